@@ -1,0 +1,1 @@
+"""`--benchmark`: probes, statistics, cause and report."""

@@ -1,0 +1,1 @@
+"""The tf.data input module: sources of encoded records, image decoding, and the batch pipeline."""

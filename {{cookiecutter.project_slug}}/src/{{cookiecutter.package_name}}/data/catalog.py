@@ -1,0 +1,44 @@
+"""`--data`: which data set a name stands for."""
+
+import os
+from pathlib import Path
+
+from ..errors import UserError
+from .digits import open_digits
+from .folders import open_folder
+from .records import open_records
+from .sources import Splits
+from .synthetic import open_synthetic
+from .tfds import open_tfds
+
+
+def open_data(data: str, cache_dir: str = "", shuffle_memory: int = 256) -> Splits:
+    """Opens the data set that `--data` names.
+
+    Args:
+      data: digits, synthetic[:COUNT], tfds:NAME, records:DIR or folder:DIR.
+      cache_dir: where synthetic photos are kept; "" for the user's cache.
+      shuffle_memory: MiB of encoded records that a shuffle buffer may hold.
+
+    Raises:
+      UserError: an unknown kind, or whatever is wrong with the data set.
+    """
+    kind, _, rest = data.partition(":")
+    buffer_bytes = shuffle_memory << 20
+    if data == "digits":
+        return open_digits()
+    if kind == "synthetic":
+        return open_synthetic(rest, user_cache(cache_dir), buffer_bytes)
+    if kind == "tfds" and rest:
+        return open_tfds(rest, buffer_bytes)
+    if kind == "records" and rest:
+        return open_records(rest, buffer_bytes)
+    if kind == "folder" and rest:
+        return open_folder(rest)
+    raise UserError(f"--data={data}: give digits, synthetic, tfds:NAME, records:DIR or folder:DIR")
+
+
+def user_cache(cache_dir: str = "") -> Path:
+    """`cache_dir`, or the place under the user's cache directory where this project keeps data."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache_dir).expanduser() if cache_dir else Path(base) / "tf-gpu-template"

@@ -1,0 +1,98 @@
+"""`tfds:NAME`: a data set that tensorflow-datasets has prepared on this machine."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from ..errors import UserError
+from .records import HELD_OUT, VALIDATION_NAMES
+from .sources import Piece, Record, Shards, Splits, buffer_for, split_tail
+
+
+def open_tfds(name: str, buffer_bytes: int) -> Splits:
+    """Opens a prepared data set of images with one label; never touches the network.
+
+    Its shards are read as any others are, so order, resume and even shares are the same too.
+
+    Args:
+      name: NAME, NAME/config or NAME:version; the directory is TFDS_DATA_DIR's or TFDS's default.
+      buffer_bytes: how much the shuffle buffer may hold.
+
+    Raises:
+      UserError: not prepared here, not stored as TFRecords, no image or no label.
+    """
+    builder = _prepared(name)
+    image, label = _feature_keys(name, builder.info.features)
+    splits = {split: _pieces(name, builder.info.splits[split]) for split in builder.info.splits}
+    train = splits.get("train", ())
+    if not train:
+        raise UserError(f"--data=tfds:{name}: no train split (it has {', '.join(splits)})")
+    held = next((splits[s] for s in VALIDATION_NAMES if splits.get(s)), ())
+    if not held:
+        train, held = split_tail(train, HELD_OUT)
+        print(f"tfds:{name}: no validation split: the last {HELD_OUT:.0%} of each file is held out")
+    parse = _parser(builder.info.features, image, label)
+    return Splits(
+        train=Shards(train, parse, buffer_for(train, buffer_bytes)),
+        validation=Shards(held, parse, buffer_for(held, buffer_bytes)),
+        classes=tuple(builder.info.features[label].names),
+    )
+
+
+def _prepared(name: str) -> Any:
+    # Imported here: it takes a second, and only this source needs it.
+    import tensorflow_datasets as tfds
+
+    # tfds.load and tfds.builder ask the network for metadata, and offline they retry for minutes;
+    # a directory that is looked up and read does not.
+    directory = tfds.core.load.find_builder_dir(name)
+    if directory is None:
+        raise UserError(
+            f"--data=tfds:{name} is not prepared under {tfds.core.constants.DATA_DIR}: on a "
+            f"machine with a network run `tfds build {name}`, or set TFDS_DATA_DIR to where it is"
+        )
+    builder = tfds.builder_from_directory(directory)
+    if builder.info.file_format.value != "tfrecord":
+        raise UserError(
+            f"--data=tfds:{name} is stored as {builder.info.file_format.value}: "
+            f"run `tfds build {name} --file_format=tfrecord`"
+        )
+    return builder
+
+
+def _feature_keys(name: str, features: Any) -> tuple[str, str]:
+    import tensorflow_datasets as tfds
+
+    kinds = {"image": tfds.features.Image, "class label": tfds.features.ClassLabel}
+    keys = []
+    for what, kind in kinds.items():
+        found = [key for key, feature in features.items() if isinstance(feature, kind)]
+        if len(found) != 1:
+            raise UserError(
+                f"--data=tfds:{name} has {len(found)} {what} features "
+                f"({', '.join(features)}): read the one you want in task.py"
+            )
+        keys.append(found[0])
+    return keys[0], keys[1]
+
+
+def _pieces(name: str, split: Any) -> tuple[Piece, ...]:
+    pieces = []
+    for path, records in zip(split.filepaths, split.shard_lengths, strict=True):
+        if not path.exists():
+            raise UserError(f"--data=tfds:{name}: {path} is missing: run `tfds build {name}` again")
+        if records:
+            pieces.append(Piece(str(path), 0, records))
+    return tuple(pieces)
+
+
+def _parser(features: Any, image: str, label: str) -> Any:
+    import tensorflow_datasets as tfds
+
+    decoders = {image: tfds.decode.SkipDecoding()}
+
+    def parse(serialized: tf.Tensor) -> Record:
+        example = features.deserialize_example(serialized, decoders=decoders)
+        return {"image": example[image], "label": tf.cast(example[label], tf.int64)}
+
+    return parse

@@ -1,0 +1,92 @@
+"""What must be settled before TensorFlow starts: the CPUs it may use and its environment."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+CGROUP = Path("/sys/fs/cgroup")
+
+# Set before the first import of TensorFlow, which reads each of them once. A value that the user
+# has exported wins.
+ENVIRONMENT = {
+    # Take GPU memory as needed: by default TensorFlow takes all of it, and a second process on the
+    # card (a debugger, an evaluation, tests) then dies.
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    # Kernel launches get threads of their own, so that a busy input pipeline cannot delay them.
+    "TF_GPU_THREAD_MODE": "gpu_private",
+    # Warnings and errors only: the information lines hide the one line that matters.
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
+
+
+# What every start of TensorFlow prints at every log level, and nobody can act on.
+NOISE = ("All log messages before absl::InitializeLog()", "oneDNN custom operations are on")
+
+
+def start_tensorflow() -> None:
+    """Settles TensorFlow's environment, then imports it; its start-up noise is left out.
+
+    Whatever else TensorFlow writes to standard error meanwhile is passed on.
+    """
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with tempfile.TemporaryFile() as written:
+        os.dup2(written.fileno(), 2)  # TensorFlow's C++ writes to the descriptor, not to sys.stderr
+        try:
+            import keras  # noqa: F401  starts TensorFlow too
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+            written.seek(0)
+            for line in written.read().decode(errors="replace").splitlines():
+                if not any(noise in line for noise in NOISE):
+                    print(line, file=sys.stderr)
+
+
+def usable_cpus() -> int:
+    """The number of CPUs this process may keep busy: its affinity, cut by the cgroup's quota.
+
+    `os.cpu_count()` is the machine's. In a container limited to 4 of 64 cores it makes 64 threads
+    that share 4 cores, and the kernel stops all of them for the rest of each 100 ms period.
+    """
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    quota = _cgroup_quota()
+    return max(1, min(affinity or 1, round(quota)) if quota else affinity or 1)
+
+
+def memory_limit() -> int:
+    """Bytes of memory this process may use: the machine's, cut by the cgroup's limit."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [CGROUP / "memory.max", CGROUP / "memory" / "memory.limit_in_bytes"]
+    return min([total, *(int(text) for text in map(_read, limits) if text.isdigit())])
+
+
+def memory_available() -> int:
+    """Bytes of memory that can still be taken without swapping, within `memory_limit()`."""
+    in_use = [CGROUP / "memory.current", CGROUP / "memory" / "memory.usage_in_bytes"]
+    free = [memory_limit() - int(text) for text in map(_read, in_use) if text.isdigit()]
+    for line in _read(Path("/proc/meminfo")).splitlines():
+        if line.startswith("MemAvailable:"):
+            free.append(int(line.split()[1]) * 1024)
+    return min(free, default=memory_limit())
+
+
+def _cgroup_quota() -> float | None:
+    """CPUs granted by cgroup v2 (`cpu.max`) or v1 (`cpu.cfs_*`); None when there is no limit."""
+    quota, _, period = _read(CGROUP / "cpu.max").partition(" ")
+    if not quota:
+        quota = _read(CGROUP / "cpu" / "cpu.cfs_quota_us")
+        period = _read(CGROUP / "cpu" / "cpu.cfs_period_us")
+    if not quota.isdigit() or not period.strip().isdigit():  # "max" and -1 mean no limit
+        return None
+    return int(quota) / int(period)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,210 @@
+"""Every flag of every command: name, default, meaning, check. Nothing else defines a flag."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from absl import flags
+
+from .errors import USAGE, UserError
+
+# The answers given when this project was generated; the one place where they are rendered.
+ANSWERS = json.loads(Path(__file__).with_name("defaults.json").read_text(encoding="utf-8"))
+DATA_DEFAULTS = {"tfds": "tfds:cifar10", "records": "records:data", "folder": "folder:data"}
+
+T = TypeVar("T")
+
+
+def flag(
+    default: Any,
+    meaning: str,
+    *,
+    choices: Sequence[str] | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    free: bool = False,
+) -> Any:
+    """A settings field that is also a flag.
+
+    Args:
+      default: its value when not given; its type is the flag's type.
+      meaning: the help text.
+      choices: the values allowed, for a string.
+      low, high: the least and greatest value allowed, for a number.
+      free: True if a run may be resumed with another value, because the value does not change
+        which weights come out.
+    """
+    metadata = {"meaning": meaning, "choices": choices, "low": low, "high": high, "free": free}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Trains, evaluates and checkpoints a model; resumes what --run_dir holds.
+
+    With --benchmark it measures instead, and says which resource limits the training.
+    """
+
+    data: str = flag(
+        DATA_DEFAULTS.get(ANSWERS["data"], ANSWERS["data"]),
+        "digits (embedded), synthetic (photo-like, made once), tfds:NAME, records:DIR, folder:DIR",
+    )
+    model: str = flag("auto", "a backbone by name, or auto; a wrong name prints them all")
+    image_size: int = flag(0, "side of the model's square input in pixels; 0: by data", low=0)
+    batch_size: int = flag(0, "examples per step over all replicas; 0: by data", low=0)
+    epochs: int = flag(20, "passes over the training examples", low=1)
+    steps: int = flag(0, "training steps; 0: as many as --epochs gives", low=0)
+    precision: str = flag(
+        "auto",
+        "auto: bfloat16 or float16 where the GPU computes faster in it, else float32",
+        choices=("auto", "float32", "mixed_float16", "mixed_bfloat16"),
+    )
+    strategy: str = flag(
+        "auto",
+        "how replicas share a step; auto: mirrored over all GPUs, one_device for fewer than two",
+        choices=("auto", "one_device", "mirrored"),
+        free=True,
+    )
+    logical_devices: int = flag(
+        0, "split the CPU into this many devices, to try --strategy=mirrored", low=0, free=True
+    )
+    steps_per_call: int = flag(
+        0, "steps in one call of the compiled loop; 0: about 0.2 s of them", low=0, free=True
+    )
+    jit: str = flag(
+        "auto",
+        "compile forward and backward with XLA; auto: on a GPU",
+        choices=("auto", "on", "off"),
+    )
+    augment: str = flag(
+        "auto",
+        "where crops and flips are made; auto: device on a GPU, host on a CPU",
+        choices=("auto", "host", "device", "none"),
+    )
+    cache: str = flag(
+        "none",
+        "keep the encoded training records in memory",
+        choices=("none", "memory"),
+        free=True,
+    )
+    cache_dir: str = flag(
+        "", "where synthetic photos are kept; default: the user's cache", free=True
+    )
+    shuffle_memory: int = flag(256, "MiB of encoded records that a shuffle buffer holds", low=1)
+    learning_rate: float = flag(0.0, "peak of the schedule; 0: by data", low=0)
+    warmup: float = flag(0.05, "part of the steps spent warming up", low=0, high=1)
+    weight_decay: float = flag(0.05, "AdamW's decay; biases and norms are left alone", low=0)
+    accumulate: int = flag(1, "parts a batch is computed in, to save device memory", low=1)
+    ema: float = flag(
+        0.0, "decay of averaged weights, for evaluation; 0: none", low=0, high=0.99999
+    )
+    mixup: float = flag(0.0, "alpha of mixup; 0: none", low=0)
+    label_smoothing: float = flag(0.0, "probability spread over the classes", low=0, high=0.99)
+    dropout: float = flag(0.0, "drop-out rate before the head", low=0, high=0.99)
+    seed: int = flag(0, "of weights, order and augmentation", low=0, high=2**31 - 1)
+    deterministic: bool = flag(False, "the same bits every time on a GPU too, at some cost")
+    run_dir: str = flag("", "where the run is kept and resumed from; default: a new one in runs/")
+    evaluate_steps: int = flag(0, "steps between evaluations; 0: every epoch", low=0, free=True)
+    checkpoint_seconds: int = flag(
+        300, "longest time between checkpoints; each evaluation makes one too", low=1, free=True
+    )
+    benchmark: bool = flag(False, "measure, explain and stop", free=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class DoctorSettings:
+    """Says whether TensorFlow sees the GPUs of this machine and, if not, why not and what to do."""
+
+    gpus: int = flag(-1, "GPUs that must be usable; -1: as many as the hardware shows", low=-1)
+    json: bool = flag(False, "print the facts and findings as JSON")
+
+
+def parse(kind: type[T], argv: Sequence[str] | None = None) -> T:
+    """Reads the settings of a command from its flags.
+
+    Prints the flags and exits with 0 on --help; prints one line and exits with 2 on a bad flag.
+
+    Args:
+      kind: a dataclass whose fields were made by `flag`.
+      argv: the arguments without the program's name; None takes the process's.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if {"--help", "-h", "--helpfull"} & set(argv):
+        print(_help_text(kind))
+        raise SystemExit(0)
+    values = flags.FlagValues()
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        _define(field, values)
+    try:
+        rest = values(["", *argv])[1:]
+        if rest:
+            raise flags.Error(f"unexpected argument {rest[0]!r}: flags are written --name=value")
+    except flags.Error as error:
+        print(f"{_command(kind)}: {' '.join(str(error).split())}", file=sys.stderr)
+        raise SystemExit(USAGE) from None
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: values[name].value for name in names})
+
+
+def to_json(settings: Any) -> dict[str, Any]:
+    """The settings as a JSON object, flag by flag."""
+    return dataclasses.asdict(settings)
+
+
+def refuse_changes(settings: Settings, saved: dict[str, Any], where: str) -> None:
+    """Raises `UserError` if a run would be resumed with settings that give other weights.
+
+    Args:
+      settings: what is asked for now.
+      saved: what the run started with, as `to_json` wrote it.
+      where: the run's directory, for the message.
+    """
+    now = to_json(settings)
+    free = {f.name for f in dataclasses.fields(settings) if f.metadata["free"]} | {"run_dir"}
+    changed = [
+        f"--{name} was {saved[name]!r}, is {now[name]!r}"
+        for name in now
+        if name not in free and name in saved and saved[name] != now[name]
+    ]
+    if changed:
+        raise UserError(
+            f"--run_dir={where} holds a run with other settings ({'; '.join(changed)}): "
+            "repeat the old ones to resume it, or name a new --run_dir"
+        )
+
+
+def _define(field: dataclasses.Field[Any], values: flags.FlagValues) -> None:
+    rules, name = field.metadata, field.name
+    default: Any = field.default
+    meaning = rules["meaning"]
+    bounds = {"lower_bound": rules["low"], "upper_bound": rules["high"], "flag_values": values}
+    if rules["choices"]:
+        flags.DEFINE_enum(name, default, rules["choices"], meaning, flag_values=values)
+    elif isinstance(default, bool):
+        flags.DEFINE_boolean(name, default, meaning, flag_values=values)
+    elif isinstance(default, int):
+        flags.DEFINE_integer(name, default, meaning, **bounds)
+    elif isinstance(default, float):
+        flags.DEFINE_float(name, default, meaning, **bounds)
+    else:
+        flags.DEFINE_string(name, default, meaning, flag_values=values)
+
+
+def _command(kind: type) -> str:
+    return kind.__name__.removesuffix("Settings").lower() or "train"
+
+
+def _help_text(kind: type) -> str:
+    lines = [f"python -m {__package__}.{_command(kind)} [--flag=value ...]", ""]
+    lines += [line.strip() for line in (kind.__doc__ or "").strip().splitlines()] + ["", "Flags:"]
+    for field in dataclasses.fields(kind):
+        choices = field.metadata["choices"]
+        default = f" [{field.default}]" if field.default != "" else ""
+        lines.append(f"  --{field.name}{default}")
+        lines.append(f"      {field.metadata['meaning']}")
+        if choices:
+            lines.append(f"      one of: {', '.join(choices)}")
+    return "\n".join(lines)

@@ -1,0 +1,33 @@
+"""Trains, evaluates, checkpoints and resumes; with --benchmark measures instead.
+
+    python -m PACKAGE.train --data=digits
+
+The story itself is in `training.py`. This file stays apart because TensorFlow takes seconds to
+import: the flags are read first, so that --help and a typo answer at once, and the environment that
+TensorFlow reads when it starts is settled before it does.
+"""
+
+from .errors import run_command
+from .runtime import start_tensorflow
+from .settings import Settings, parse
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    settings = parse(Settings, argv)
+    start_tensorflow()
+
+    def body() -> int:
+        if settings.benchmark:
+            from .benchmark.run import benchmark
+
+            return benchmark(settings)
+        from .training import train
+
+        return train(settings)
+
+    return run_command("train", body)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
