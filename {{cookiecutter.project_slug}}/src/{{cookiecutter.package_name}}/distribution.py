@@ -1,6 +1,7 @@
 """Which devices a run uses, and how they share a step: one, or several mirrored."""
 
 import dataclasses
+import functools
 import os
 
 import tensorflow as tf
@@ -58,6 +59,7 @@ def choose_devices(strategy: str, logical_devices: int) -> Devices:
         kind = "GPU" if gpus else "CPU"
         names = tuple(device.name for device in tf.config.list_logical_devices(kind))
         if not gpus:
+            names = names[:1]
             _refuse_hidden_gpus(strategy)
     if strategy == "mirrored" and len(names) < 2:
         raise UserError(
@@ -68,7 +70,7 @@ def choose_devices(strategy: str, logical_devices: int) -> Devices:
     if len(names) == 1:
         chosen = tf.distribute.get_strategy()
     else:
-        chosen = tf.distribute.MirroredStrategy(list(names))
+        chosen = _mirrored(names)
     return Devices(chosen, kind, names, _compute_capability(kind))
 
 
@@ -114,6 +116,13 @@ def choose_precision(precision: str, devices: Devices) -> tuple[str, str]:
         # truth.
         return "mixed_float16", f"compute capability {major}.{minor} has float16 Tensor Cores"
     return "float32", f"compute capability {major}.{minor} has no Tensor Cores"
+
+
+@functools.cache
+def _mirrored(names: tuple[str, ...]) -> tf.distribute.Strategy:
+    # One for each set of devices in a process: every strategy numbers its collectives from 100, and
+    # a second one then meets the first one's tensors ("Shape mismatch in the collective instance").
+    return tf.distribute.MirroredStrategy(list(names))
 
 
 def _use_granted_cpus() -> None:

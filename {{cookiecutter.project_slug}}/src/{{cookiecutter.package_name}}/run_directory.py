@@ -27,7 +27,12 @@ class RunDirectory:
         self.path = Path(settings.run_dir or f"runs/{now}").expanduser()
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"--run_dir={self.path} is a file: name a directory")
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"--run_dir={self.path} cannot be made ({error.strerror}): name another"
+            ) from None
         self._hold()
         saved = _read_json(self.path / "settings.json")
         if saved is None:

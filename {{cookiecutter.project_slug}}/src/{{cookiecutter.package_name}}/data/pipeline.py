@@ -102,8 +102,8 @@ def explain_bad_record(
             except tf.errors.InvalidArgumentError as error:
                 reason = error.message.split("[Op:")[0].split("{{")[0].strip()
                 return UserError(f"{name_of(record)}: cannot be decoded ({reason}): replace it")
-    except tf.errors.DataLossError as error:
-        return UserError(f"a record file is damaged ({error.message}): copy it again")
+    except tf.errors.DataLossError:
+        return UserError(f"{source.find_damage()}: copy the file again")
     return None
 
 

@@ -44,6 +44,9 @@ class Source(Protocol):
         replicas or restarts: that is what makes a resumed run see no example twice and lose none.
         """
 
+    def find_damage(self) -> str | None:
+        """Reads everything to find a record that fails its checksum; TensorFlow names no file."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Splits:
@@ -80,6 +83,9 @@ class Indexed:
             return tf.random.experimental.index_shuffle(position % count, key, count - 1)
 
         return self._read_all(tf.data.Dataset.range(start, FOREVER).map(index_at))
+
+    def find_damage(self) -> str | None:
+        return None  # images carry no checksum: only decoding tells
 
     def _read_all(self, indices: tf.data.Dataset) -> tf.data.Dataset:
         return indices.map(
@@ -141,6 +147,16 @@ class Shards:
 
         epochs = tf.data.Dataset.range(start // self.count, FOREVER)
         return self._located(epochs.flat_map(one_epoch).skip(start % self.count))
+
+    def find_damage(self) -> str | None:
+        for piece in self.pieces:
+            count = 0
+            try:
+                for _ in tf.data.TFRecordDataset(piece.path):
+                    count += 1
+            except tf.errors.DataLossError:
+                return f"{piece.path}: record {count} is damaged"
+        return None
 
     def _columns(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         paths = tf.constant([piece.path for piece in self.pieces])

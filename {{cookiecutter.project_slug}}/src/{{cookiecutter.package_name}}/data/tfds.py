@@ -1,5 +1,8 @@
 """`tfds:NAME`: a data set that tensorflow-datasets has prepared on this machine."""
 
+import os
+import re
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -15,7 +18,7 @@ def open_tfds(name: str, buffer_bytes: int) -> Splits:
     Its shards are read as any others are, so order, resume and even shares are the same too.
 
     Args:
-      name: NAME, NAME/config or NAME:version; the directory is TFDS_DATA_DIR's or TFDS's default.
+      name: NAME[/config][:version], in TFDS_DATA_DIR or TFDS's default directory.
       buffer_bytes: how much the shuffle buffer may hold.
 
     Raises:
@@ -43,21 +46,34 @@ def _prepared(name: str) -> Any:
     # Imported here: it takes a second, and only this source needs it.
     import tensorflow_datasets as tfds
 
-    # tfds.load and tfds.builder ask the network for metadata, and offline they retry for minutes;
-    # a directory that is looked up and read does not.
-    directory = tfds.core.load.find_builder_dir(name)
-    if directory is None:
+    root = Path(os.environ.get("TFDS_DATA_DIR") or tfds.core.constants.DATA_DIR).expanduser()
+    found = _versions(root, name)
+    if not found:
         raise UserError(
-            f"--data=tfds:{name} is not prepared under {tfds.core.constants.DATA_DIR}: on a "
-            f"machine with a network run `tfds build {name}`, or set TFDS_DATA_DIR to where it is"
+            f"--data=tfds:{name} is not prepared under {root}: on a machine with a network run "
+            f"`tfds build {name}`, or set TFDS_DATA_DIR to where it is"
         )
-    builder = tfds.builder_from_directory(directory)
+    # tfds.load and tfds.builder ask the network for metadata, and offline they retry for minutes
+    # (204 s here); a directory that is read does not.
+    builder = tfds.builder_from_directory(found[-1])
     if builder.info.file_format.value != "tfrecord":
         raise UserError(
             f"--data=tfds:{name} is stored as {builder.info.file_format.value}: "
             f"run `tfds build {name} --file_format=tfrecord`"
         )
     return builder
+
+
+def _versions(root: Path, name: str) -> list[Path]:
+    """The prepared directories that NAME[/config][:version] stands for, the newest version last."""
+    path, _, version = name.partition(":")
+    versions = [info.parent for info in (root / path).rglob("dataset_info.json")]
+    configs = {directory.parent for directory in versions}
+    if len(configs) > 1:
+        names = sorted(directory.relative_to(root).as_posix() for directory in configs)
+        raise UserError(f"--data=tfds:{name} has several configs: give {' or '.join(names)}")
+    versions = [d for d in versions if version in ("", d.name)]
+    return sorted(versions, key=lambda d: [int(part) for part in re.findall(r"\d+", d.name)])
 
 
 def _feature_keys(name: str, features: Any) -> tuple[str, str]:

@@ -1,0 +1,100 @@
+"""The pipeline: what is batched, in which order, and what is said when a record is bad."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import noise_jpeg
+from test_sources import write_folder, write_records
+from {{cookiecutter.package_name}} import settings, task
+from {{cookiecutter.package_name}}.data import pipeline
+from {{cookiecutter.package_name}}.data.catalog import open_data
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return open_data(f"folder:{write_folder(tmp_path / 'photos')}")
+
+
+@pytest.fixture
+def decode():
+    asked = settings.parse(settings.Settings, ["--augment=host", "--image_size=16"])
+    return functools.partial(task.decode_training, settings=asked)
+
+
+def read_label(record, index):
+    return record["source_index"], record["label"]
+
+
+def test_batches_cross_epochs_and_drop_nothing(tmp_path):
+    source = open_data(f"records:{write_records(tmp_path)}").train
+    batches = pipeline.training_batches(source, read_label, 16, seed=1)
+    seen, positions = [], []
+    for _, labels, index in batches.take(25):  # 400 examples: 4 epochs of 100
+        assert labels.shape == (16,)
+        seen += labels.numpy().tolist()
+        positions += index.numpy().tolist()
+    assert positions == list(range(400))
+    for epoch in range(4):
+        assert sorted(seen[epoch * 100 : (epoch + 1) * 100]) == list(range(100))
+
+
+def test_a_resumed_pipeline_gives_the_same_pixels(photos, decode):
+    def batches(start):
+        return pipeline.training_batches(photos.train, decode, 5, seed=2, start=start)
+
+    whole = list(batches(0).take(9))
+    resumed = list(batches(20).take(5))
+    for expected, got in zip(whole[4:], resumed, strict=True):
+        for a, b in zip(expected, got, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_pixels_travel_as_uint8_of_one_static_shape(photos, decode):
+    features, labels, index = pipeline.training_batches(photos.train, decode, 4, 0).element_spec
+    assert (features.dtype, features.shape) == (tf.uint8, (4, 16, 16, 3))
+    assert (labels.shape, index.dtype) == ((4,), tf.int64)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 10, 11, 12, 64])
+def test_evaluation_holds_each_example_once_and_pads_the_rest(tmp_path, batch_size):
+    source = open_data(f"records:{write_records(tmp_path)}").validation
+    batches = pipeline.evaluation_batches(source, read_label, batch_size)
+    assert int(batches.cardinality()) == -(-11 // batch_size)
+    seen, weight = [], 0.0
+    for _, labels, weights in batches:
+        assert labels.shape == weights.shape == (batch_size,)
+        seen += labels.numpy()[weights.numpy() == 1].tolist()
+        weight += float(tf.reduce_sum(weights))
+    assert seen == list(range(11))
+    assert weight == 11
+
+
+@pytest.mark.parametrize("content", [b"", b"no image at all", noise_jpeg(40, 50, 1)[:300]])
+def test_an_image_that_cannot_be_decoded_is_named(tmp_path, decode, content):
+    directory = write_folder(tmp_path / "photos")
+    bad = directory / "dog" / "7.jpg"
+    bad.write_bytes(content)
+    source = open_data(f"folder:{directory}").train
+    batches = pipeline.training_batches(source, decode, 4, 0)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        list(batches.take(10))
+    found = pipeline.explain_bad_record(source, decode, 0, 0, 40)
+    assert str(bad) in str(found) and "cannot be decoded" in str(found)
+
+
+def test_a_flipped_byte_in_a_shard_is_named(tmp_path, decode):
+    path = write_records(tmp_path) / "train-1.tfrecord"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    source = open_data(f"records:{tmp_path}").train
+    with pytest.raises(tf.errors.DataLossError):
+        list(source.shuffled(0, 0).take(100))
+    found = pipeline.explain_bad_record(source, decode, 0, 0, 200)
+    assert "train-1.tfrecord" in str(found)
+
+
+def test_nothing_is_blamed_when_every_record_decodes(photos, decode):
+    assert pipeline.explain_bad_record(photos.train, decode, 0, 0, 40) is None

@@ -1,0 +1,240 @@
+"""Sources: every example once an epoch, the same order after any restart, damage named."""
+
+import collections
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import noise_jpeg
+from {{cookiecutter.package_name}}.data import records, shards
+from {{cookiecutter.package_name}}.data.caching import in_memory
+from {{cookiecutter.package_name}}.data.catalog import open_data
+from {{cookiecutter.package_name}}.data.sources import Piece, Shards, split_tail
+from {{cookiecutter.package_name}}.errors import UserError
+
+
+def write_records(directory, train=(40, 37, 23), validation=(11,), manifest=True):
+    """A small data set of TFRecord shards; each label is its record's number in the split."""
+    directory.mkdir(parents=True, exist_ok=True)
+    image, splits = noise_jpeg(24, 32, 0), {}
+    for split, counts in {"train": train, "validation": validation}.items():
+        first, splits[split] = 0, []
+        for number, count in enumerate(counts):
+            path = directory / f"{split}-{number}.tfrecord"
+            serialized = [shards.serialize(image, first + i) for i in range(count)]
+            splits[split].append(shards.write_shard(path, serialized))
+            first += count
+    if manifest:
+        classes = [str(label) for label in range(sum(train))]
+        shards.write_manifest(directory, classes, splits, "test")
+    return directory
+
+
+def write_folder(directory, classes=("cat", "dog"), images=12, splits=("",)):
+    for split in splits:
+        for label, name in enumerate(classes):
+            (directory / split / name).mkdir(parents=True)
+            for i in range(images):
+                jpeg = noise_jpeg(40, 50, 100 * label + i)
+                (directory / split / name / f"{i}.jpg").write_bytes(jpeg)
+    return directory
+
+
+def labels(dataset, count):
+    return [int(record["label"]) for record in dataset.take(count)]
+
+
+def indices(dataset, count):
+    return [
+        (bytes(r["source_file"].numpy()).decode(), int(r["source_index"]))
+        for r in dataset.take(count)
+    ]
+
+
+@pytest.fixture(params=["records", "digits", "folder", "cached records"])
+def source(request, tmp_path):
+    if request.param == "digits":
+        return open_data("digits").train
+    if request.param == "folder":
+        return open_data(f"folder:{write_folder(tmp_path)}").train
+    opened = open_data(f"records:{write_records(tmp_path)}").train
+    return in_memory(opened) if request.param.startswith("cached") else opened
+
+
+def test_every_epoch_holds_every_example_once_in_another_order(source):
+    n = source.count
+    seen = indices(source.shuffled(7, 0), 3 * n)
+    epochs = [seen[i * n : (i + 1) * n] for i in range(3)]
+    stored = sorted(indices(source.in_order(), 2 * n))
+    assert len(stored) == n
+    assert all(sorted(epoch) == stored for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert indices(source.shuffled(8, 0), n) != epochs[0]
+
+
+@pytest.mark.parametrize("start", [1, 30, 105])
+def test_a_restart_anywhere_goes_on_as_if_nothing_had_happened(source, start):
+    whole = indices(source.shuffled(3, 0), start + 25)
+    assert indices(source.shuffled(3, start), 25) == whole[start:]
+
+
+@pytest.mark.parametrize("hosts", [2, 3, 7])
+def test_shares_of_hosts_are_even_and_cover_everything_once(source, hosts):
+    shares = [source.share(host, hosts) for host in range(hosts)]
+    counts = [share.count for share in shares]
+    assert max(counts) - min(counts) <= 1
+    seen = [row for share in shares for row in indices(share.in_order(), share.count)]
+    assert seen == indices(source.in_order(), source.count)
+
+
+def test_a_small_shuffle_buffer_still_loses_nothing(tmp_path):
+    opened = records.open_records(str(write_records(tmp_path)), buffer_bytes=2_000)
+    assert opened.train.buffer < 10
+    assert sorted(labels(opened.train.shuffled(0, 0), 100)) == list(range(100))
+
+
+def test_records_without_a_manifest_are_measured_and_split_by_name(tmp_path, capsys):
+    opened = open_data(f"records:{write_records(tmp_path, manifest=False)}")
+    assert (opened.train.count, opened.validation.count) == (100, 11)
+    assert len(opened.classes) == 100
+    for path in tmp_path.glob("validation*"):
+        path.unlink()
+    opened = open_data(f"records:{tmp_path}")
+    assert (opened.train.count, opened.validation.count) == (90, 10)
+    assert "held out" in capsys.readouterr().out
+
+
+def test_holding_out_the_tail_never_shares_a_record():
+    head, tail = split_tail([Piece("a", 0, 10), Piece("b", 5, 1), Piece("c", 2, 2)], 0.1)
+    spans = collections.Counter(
+        (piece.path, index)
+        for piece in head + tail
+        for index in range(piece.skip, piece.skip + piece.take)
+    )
+    assert set(spans.values()) == {1}
+    assert len(spans) == 13
+
+
+@pytest.mark.parametrize("cut", [1, 20])
+def test_a_truncated_shard_is_named_with_its_record(tmp_path, cut):
+    path = write_records(tmp_path, manifest=False) / "train-1.tfrecord"
+    path.write_bytes(path.read_bytes()[:-cut])
+    with pytest.raises(UserError, match=r"train-1.tfrecord: record 36 is cut short"):
+        open_data(f"records:{tmp_path}")
+
+
+def test_a_shard_that_the_manifest_does_not_know_as_it_is_is_named(tmp_path):
+    path = write_records(tmp_path) / "train-1.tfrecord"
+    path.write_bytes(path.read_bytes()[:-300])
+    with pytest.raises(UserError, match=r"train-1.tfrecord: \d+ bytes, manifest.json says"):
+        open_data(f"records:{tmp_path}")
+    path.unlink()
+    with pytest.raises(UserError, match=r"train-1.tfrecord: listed in manifest.json but missing"):
+        open_data(f"records:{tmp_path}")
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(UserError, match="not a manifest"):
+        open_data(f"records:{tmp_path}")
+
+
+def test_records_without_an_image_name_what_they_have(tmp_path):
+    feature = {"text": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"a"]))}
+    example = tf.train.Example(features=tf.train.Features(feature=feature))
+    with tf.io.TFRecordWriter(str(tmp_path / "train.tfrecord")) as writer:
+        writer.write(example.SerializeToString())
+    with pytest.raises(UserError, match=r"no image among its features \(text\)"):
+        open_data(f"records:{tmp_path}")
+
+
+def test_a_folder_counts_and_names_what_it_leaves_aside(tmp_path, capsys):
+    write_folder(tmp_path, splits=("train", "val"))
+    (tmp_path / "train" / "cat" / "notes.txt").write_text("no image")
+    (tmp_path / "train" / "dog" / "photo.webp").write_bytes(b"RIFF")
+    opened = open_data(f"folder:{tmp_path}")
+    assert (opened.train.count, opened.validation.count) == (24, 24)
+    assert opened.classes == ("cat", "dog")
+    out = capsys.readouterr().out
+    assert "1 .txt" in out and "1 .webp" in out and "notes.txt" in out
+
+
+def test_a_folder_holds_the_same_images_out_every_time(tmp_path):
+    write_folder(tmp_path)
+    first, second = (open_data(f"folder:{tmp_path}") for _ in range(2))
+    held = indices(first.validation.in_order(), 99)
+    assert held == indices(second.validation.in_order(), 99)
+    assert len(held) == 2
+    assert not set(held) & set(indices(first.train.in_order(), 99))
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ("nothing", "give digits, synthetic"),
+        ("records:", "give digits, synthetic"),
+        ("records:/no/such/place", "no directory /no/such/place"),
+        ("folder:/no/such/place", "no directory /no/such/place"),
+        ("synthetic:many", "give a number of photos"),
+        ("tfds:no_such_data_set", "tfds build no_such_data_set"),
+    ],
+)
+def test_a_wrong_data_set_is_named(data, expected, tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    with pytest.raises(UserError, match=expected):
+        open_data(data)
+
+
+def test_empty_and_one_class_folders_are_refused(tmp_path):
+    for kind in ("folder", "records"):
+        with pytest.raises(UserError, match="no "):
+            open_data(f"{kind}:{tmp_path}")
+    write_folder(tmp_path, classes=("cat",))
+    with pytest.raises(UserError, match=r"one class alone \(cat\)"):
+        open_data(f"folder:{tmp_path}")
+
+
+def test_a_prepared_tfds_data_set_is_read_without_the_network(tmp_path, monkeypatch):
+    import tensorflow_datasets as tfds
+
+    class Tiny(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            features = {
+                "image": tfds.features.Image(shape=(None, None, 3), encoding_format="jpeg"),
+                "label": tfds.features.ClassLabel(num_classes=5),
+            }
+            return tfds.core.DatasetInfo(
+                builder=self, features=tfds.features.FeaturesDict(features)
+            )
+
+        def _split_generators(self, manager):
+            return {"train": self._generate_examples(20), "test": self._generate_examples(6)}
+
+        def _generate_examples(self, count):
+            for i in range(count):
+                image = np.full((20, 30, 3), 10 * i, np.uint8)
+                yield i, {"image": image, "label": i % 5}
+
+    Tiny(data_dir=str(tmp_path)).download_and_prepare()
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    opened = open_data("tfds:tiny")
+    assert isinstance(opened.train, Shards)
+    assert (opened.train.count, opened.validation.count) == (20, 6)
+    assert len(opened.classes) == 5
+    record = next(iter(opened.train.in_order()))
+    assert tf.io.decode_jpeg(record["image"]).shape == (20, 30, 3)
+    assert sorted(labels(opened.train.shuffled(0, 0), 20)) == sorted(i % 5 for i in range(20))
+    halves = [opened.train.share(host, 2) for host in range(2)]
+    assert [half.count for half in halves] == [10, 10]
+
+
+def test_synthetic_photos_are_made_once_and_kept(tmp_path):
+    opened = open_data("synthetic:30", str(tmp_path))
+    assert (opened.train.count, opened.validation.count) == (20, 10)
+    made = sorted(tmp_path.rglob("*.tfrecord"))
+    assert made and not list(tmp_path.glob(".*partial*"))
+    times = [path.stat().st_mtime_ns for path in made]
+    open_data("synthetic:30", str(tmp_path))
+    assert times == [path.stat().st_mtime_ns for path in sorted(tmp_path.rglob("*.tfrecord"))]
+    manifest = json.loads(next(tmp_path.rglob("manifest.json")).read_text())
+    assert sum(s["records"] for s in manifest["splits"]["train"]) == 20

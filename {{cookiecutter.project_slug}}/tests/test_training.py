@@ -1,0 +1,250 @@
+"""Whole runs: kills, signals, damage and mistakes, each with the end it should have."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import losses, rows
+from test_sources import write_folder, write_records
+from {{cookiecutter.package_name}} import settings, training
+
+PACKAGE = settings.__package__
+KILLED = ["--data=digits", "--steps=150", "--evaluate_steps=10", "--dropout=0.2", "--ema=0.9"]
+
+
+def start(run_dir, *flags, **environment):
+    return subprocess.Popen(
+        [sys.executable, "-m", f"{PACKAGE}.train", f"--run_dir={run_dir}", *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def newest_checkpoint(run_dir):
+    return max((run_dir / "checkpoints").glob("ckpt-*"), default=None)
+
+
+def tensors(run_dir):
+    """Every array of a run's last checkpoint, by name."""
+    reader = tf.train.load_checkpoint(str(newest_checkpoint(run_dir) / "tensors"))
+    names = set(reader.get_variable_to_shape_map()) - {"_CHECKPOINTABLE_OBJECT_GRAPH"}
+    return {name: reader.get_tensor(name) for name in names}
+
+
+def assert_same_weights(run_dir, other):
+    expected, got = tensors(other), tensors(run_dir)
+    assert expected.keys() == got.keys()
+    assert len(expected) > 20  # weights, both of Adam's moments, counters and, if used, averages
+    for name, value in expected.items():
+        assert np.array_equal(value, got[name]), name
+
+
+def wait_for(condition, process, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.02)
+
+
+def test_killed_at_ten_random_moments_the_weights_are_the_same_bit_for_bit(tmp_path):
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    assert start(unbroken, *KILLED).wait() == 0
+    rng, seed = random.Random(0), ["--steps_per_call=3"]
+    for _ in range(10):
+        before = newest_checkpoint(broken)
+        process = start(broken, *KILLED, *seed)
+        # Anywhere from the start of TensorFlow to two checkpoints after the one it resumed from.
+        moment = rng.random()
+        if moment < 0.3:
+            time.sleep(8 * moment)
+        else:
+            wait_for(
+                lambda before=before: newest_checkpoint(broken) not in (None, before), process
+            )
+            time.sleep(0.3 * rng.random())
+        process.kill()
+        process.wait()
+    finished = start(broken, *KILLED, *seed)
+    out, _ = finished.communicate()
+    assert finished.returncode == 0, out
+    assert_same_weights(broken, unbroken)
+    assert losses(broken) == losses(unbroken)
+    assert [row["val_loss"] for row in rows(broken, "val_loss")] == [
+        row["val_loss"] for row in rows(unbroken, "val_loss")
+    ]
+
+
+def test_sigterm_saves_exits_143_and_the_run_goes_on(tmp_path):
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    flags = [*KILLED, "--evaluate_steps=1000", "--steps=120"]
+    assert start(unbroken, *flags).wait() == 0
+    process = start(broken, *flags, "--steps_per_call=1")
+    wait_for(lambda: (broken / "metrics.jsonl").exists(), process)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate()
+    assert process.returncode == 143, out
+    result = json.loads((broken / "result.json").read_text())
+    assert result["exit_reason"] == "terminated"
+    assert 0 < result["last_step"] < 120
+    assert newest_checkpoint(broken).name == f"ckpt-{result['last_step']:08d}"
+    resumed = start(broken, *flags)
+    out, _ = resumed.communicate()
+    assert resumed.returncode == 0 and f"after step {result['last_step']}" in out
+    assert_same_weights(broken, unbroken)
+
+
+def test_sigterm_before_the_first_step_exits_143_at_once(tmp_path):
+    process = start(tmp_path / "run", *KILLED)
+    wait_for((tmp_path / "run" / "settings.json").exists, process)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=20)
+    assert process.returncode == 143, out
+    assert "Traceback" not in out
+
+
+def test_a_run_on_two_replicas_goes_on_on_one(train):
+    asked = {"steps": 40, "evaluate_steps": 20}
+    _, whole = train("whole", strategy="one_device", **asked)
+    _, moved = train("moved", strategy="mirrored", logical_devices=2, **asked)
+    newest = newest_checkpoint(moved)
+    assert newest.name == "ckpt-00000040"
+    for path in newest.iterdir():
+        path.unlink()
+    newest.rmdir()  # as if it had been killed after step 20
+    code, _ = train("moved", strategy="one_device", **asked)
+    assert code == 0
+    np.testing.assert_allclose(losses(moved), losses(whole), atol=1e-5)
+
+
+def test_two_trainings_are_the_same(train):
+    _, first = train("first", steps=30, strategy="one_device")
+    _, second = train("second", steps=30, strategy="one_device")
+    assert losses(first) == losses(second)
+    assert_same_weights(first, second)
+
+
+def test_a_finished_run_is_left_as_it_is(train):
+    _, run_dir = train(steps=10, strategy="one_device")
+    before = tensors(run_dir), (run_dir / "metrics.jsonl").read_text()
+    code, _ = train(steps=10, strategy="one_device")
+    assert code == 0
+    assert (run_dir / "metrics.jsonl").read_text() == before[1]
+    assert json.loads((run_dir / "result.json").read_text())["exit_reason"] == "completed"
+
+
+def test_the_files_of_a_run_hold_what_the_contract_names(train):
+    code, run_dir = train(steps=20, evaluate_steps=10, strategy="one_device")
+    assert code == 0
+    assert [row["step"] for row in rows(run_dir)] == list(range(1, 21))
+    keys = {"step", "epoch", "loss", "learning_rate", "examples_per_second", "step_ms"}
+    assert all(row.keys() == keys for row in rows(run_dir))
+    assert [row["step"] for row in rows(run_dir, "val_accuracy")] == [10, 20]
+    assert all("val_loss" in row for row in rows(run_dir, "val_accuracy"))
+    result = json.loads((run_dir / "result.json").read_text())
+    assert result["last_step"] == 20 and result["examples_seen"] == 640
+    assert result["final"] == rows(run_dir, "val_accuracy")[-1]["val_accuracy"]
+    assert result["best"] == max(row["val_accuracy"] for row in rows(run_dir, "val_accuracy"))
+    assert result["exit_reason"] == "completed" and result["seconds"] > 0
+    assert json.loads((run_dir / "settings.json").read_text())["steps"] == 20
+    assert any((run_dir / "events").iterdir())
+
+
+def photos(tmp_path):
+    return f"folder:{write_folder(tmp_path / 'photos')}"
+
+
+def corrupt(tmp_path):
+    directory = write_folder(tmp_path / "photos")
+    (directory / "dog" / "7.jpg").write_bytes(b"\xff\xd8\xff no photo")
+    return f"folder:{directory}"
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (lambda _: {"data": "folder:/no/such/place"}, "no directory /no/such/place"),
+        (lambda _: {"data": "nonsense"}, "give digits, synthetic"),
+        (lambda path: {"data": f"folder:{path}"}, "no JPEG or PNG"),
+        (lambda path: {"data": f"records:{path}"}, "no *.tfrecord* file"),
+        (lambda path: {"data": corrupt(path), "batch_size": 4}, "dog/7.jpg: cannot be decoded"),
+        (lambda _: {"model": "alexnet"}, "no such backbone"),
+        (lambda _: {"batch_size": 33, "accumulate": 2}, "the nearest: 32 or 34"),
+        (
+            lambda _: {"batch_size": 33, "strategy": "mirrored", "logical_devices": 2},
+            "does not divide among 2 replicas: the nearest: 32 or 34",
+        ),
+        (lambda _: {"strategy": "mirrored", "logical_devices": 0}, "sees no GPU"),
+        (lambda _: {"run_dir": "/dev/null"}, "is a file"),
+        (lambda _: {"run_dir": "/proc/nothing/here"}, "cannot be made"),
+        (lambda _: {"image_size": 8, "model": "resnet50"}, "does not suit"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(train, tmp_path, capfd, flags, expected):
+    asked = {"steps": 5, "image_size": 32, "model": "small_convnet", "strategy": "one_device"}
+    code, _ = train(**{**asked, **flags(tmp_path)})
+    error = capfd.readouterr().err
+    assert code == 2
+    assert expected in error
+    lines = [line for line in error.splitlines() if line.startswith("train:")]
+    assert len(lines) == 1
+    assert "Traceback" not in error
+
+
+def test_gpus_that_are_asked_for_and_not_there_are_an_error(train, capfd, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert train(steps=5)[0] == 2
+    assert "sees no GPU" in capfd.readouterr().err
+
+
+def test_other_settings_are_refused_with_what_differs(train, capfd):
+    train(steps=5, strategy="one_device")
+    code, _ = train(steps=5, strategy="one_device", learning_rate=0.5)
+    assert code == 2
+    assert "--learning_rate was 0.0, is 0.5" in capfd.readouterr().err
+
+
+def test_two_processes_do_not_share_a_run(train, capfd, tmp_path):
+    from {{cookiecutter.package_name}}.run_directory import RunDirectory
+
+    asked = settings.parse(settings.Settings, ["--data=digits", f"--run_dir={tmp_path / 'run'}"])
+    held = RunDirectory(asked)
+    code, _ = train()
+    assert code == 2
+    assert "in use by another process" in capfd.readouterr().err
+    del held
+
+
+def test_a_half_written_log_line_is_dropped_on_resume(train):
+    _, run_dir = train(steps=10, strategy="one_device")
+    whole = (run_dir / "metrics.jsonl").read_text()
+    (run_dir / "metrics.jsonl").write_text(whole + '{"step": 11, "lo')
+    assert train(steps=10, strategy="one_device")[0] == 0
+    assert (run_dir / "metrics.jsonl").read_text() == whole
+
+
+def test_steps_and_evaluations_follow_the_epochs(tmp_path):
+    data = f"--data=records:{write_records(tmp_path)}"
+    asked = settings.parse(
+        settings.Settings,
+        [data, "--epochs=3", "--batch_size=32", "--model=small_convnet", "--image_size=16"],
+    )
+    job = training.build(asked)
+    assert job.steps == 9  # 300 examples in whole batches
+    assert job.evaluation_steps() == [4, 7, 9]  # as soon as 100 and 200 have been seen, and last
+
+
+def test_the_policy_that_is_printed_says_why(train, capfd):
+    train(steps=2, strategy="one_device")
+    out = capfd.readouterr().out
+    assert "float32: a CPU gains nothing from less" in out
+    assert "one device" in out
