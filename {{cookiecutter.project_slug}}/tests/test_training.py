@@ -159,8 +159,25 @@ def test_the_files_of_a_run_hold_what_the_contract_names(train):
     assert any((run_dir / "events").iterdir())
 
 
-def photos(tmp_path):
-    return f"folder:{write_folder(tmp_path / 'photos')}"
+@pytest.mark.parametrize(
+    ("kind", "augment"), [("folder", "host"), ("records", "device"), ("synthetic", "none")]
+)
+def test_every_kind_of_data_trains_and_resumes(train, tmp_path, kind, augment):
+    write = {"folder": write_folder, "records": write_records}
+    data = f"{kind}:{write[kind](tmp_path / kind)}" if kind in write else "synthetic:40"
+    asked = {"data": data, "cache_dir": tmp_path, "image_size": 32, "model": "small_convnet"}
+    asked |= {"batch_size": 4, "augment": augment, "strategy": "one_device"}
+    asked |= {"steps": 6, "evaluate_steps": 3}
+    code, whole = train("whole", **asked)
+    assert code == 0
+    _, resumed = train("resumed", **asked)
+    newest = newest_checkpoint(resumed)
+    for path in newest.iterdir():
+        path.unlink()
+    newest.rmdir()
+    assert train("resumed", **asked)[0] == 0
+    assert losses(resumed) == losses(whole)
+    assert_same_weights(resumed, whole)
 
 
 def corrupt(tmp_path):

@@ -7,7 +7,6 @@ import os
 import tensorflow as tf
 
 from .errors import UserError
-from .runtime import usable_cpus
 
 SMALL_BATCH = 8  # examples a replica; below, a GPU is mostly launching kernels
 
@@ -51,7 +50,6 @@ def choose_devices(strategy: str, logical_devices: int) -> Devices:
       TensorFlow
         are an error under every strategy: training on the CPU by surprise wastes days.
     """
-    _use_granted_cpus()
     if logical_devices:
         names, kind = _split_cpu(logical_devices), "CPU"
     else:
@@ -123,11 +121,6 @@ def _mirrored(names: tuple[str, ...]) -> tf.distribute.Strategy:
     # One for each set of devices in a process: every strategy numbers its collectives from 100, and
     # a second one then meets the first one's tensors ("Shape mismatch in the collective instance").
     return tf.distribute.MirroredStrategy(list(names))
-
-
-def _use_granted_cpus() -> None:
-    # TensorFlow starts a thread for each CPU of the affinity mask and knows no cgroup quota.
-    tf.config.threading.set_intra_op_parallelism_threads(usable_cpus())
 
 
 def _split_cpu(parts: int) -> tuple[str, ...]:

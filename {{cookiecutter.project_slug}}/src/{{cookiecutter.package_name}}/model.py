@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -99,7 +100,9 @@ def build_model(
     if name not in BACKBONES:
         raise UserError(f"--model={name}: there is no such backbone: {', '.join(BACKBONES)}")
     backbone = BACKBONES[name]
-    keras.utils.set_random_seed(seed)
+    # What Keras draws the seeds of initializers from. TensorFlow's global seed stays untouched: with
+    # one set, tf.data mixes it into every shuffle, and refuses a seed that is a tensor.
+    random.seed(seed)
     with _policy(precision):
         inputs = x = layers.Input((image_size, image_size, 3), name="image")
         if backbone.reversed_channels:

@@ -31,6 +31,8 @@ def start_tensorflow() -> None:
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    # TensorFlow starts a thread for each CPU of the affinity mask and knows no cgroup quota.
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(usable_cpus()))
     sys.stderr.flush()
     terminal = os.dup(2)
     with tempfile.TemporaryFile() as written:

@@ -102,7 +102,7 @@ def _probes(job: Job) -> tuple[list[Probe], float]:
         Probe("end_to_end", lambda steps: loop.train(whole, steps)),
         Probe("input", lambda steps: loop.consume(alone, steps)),
         Probe("input_from_memory", lambda steps: loop.consume(remembered, steps)),
-        Probe("step_resident", lambda steps: loop.train_resident(batch, steps)),
+        Probe("step_resident", lambda steps: loop.train_resident(batch, steps), ahead=False),
     ]
     return probes, first_batch_s
 
