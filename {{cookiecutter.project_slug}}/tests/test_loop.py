@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import losses, rows
+from {{cookiecutter.package_name}} import job as jobs
 from {{cookiecutter.package_name}} import loop as loops
-from {{cookiecutter.package_name}} import model, task, training
+from {{cookiecutter.package_name}} import model, task
 from {{cookiecutter.package_name}}.settings import Settings, parse
 
 MIRRORED = {"strategy": "mirrored", "logical_devices": 2}
@@ -17,7 +18,7 @@ MIRRORED = {"strategy": "mirrored", "logical_devices": 2}
 
 def build(*flags, **changes):
     asked = parse(Settings, ["--data=digits", "--steps=50", "--strategy=one_device", *flags])
-    return training.build(dataclasses.replace(asked, **changes))
+    return jobs.build(dataclasses.replace(asked, **changes))
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The synthetic photos are as large, as rough and as coloured as photos, and their classes can be learnt.
+"""Synthetic photos are as large, rough and coloured as photos, and their classes can be learnt.
 
 `python -m pytest -s -k figures tests/test_photos.py` prints what the docstring of `photos` says.
 """
@@ -53,7 +53,7 @@ def test_chroma_is_halved_both_ways_as_cameras_do(drawn: list[tuple[bytes, int]]
 def test_photos_are_as_large_as_those_of_imagenet(drawn: list[tuple[bytes, int]]) -> None:
     sizes = np.array([len(encoded) for encoded, _ in drawn[:MEASURED]])
     assert 90_000 < sizes.mean() < 120_000
-    assert 60_000 < sizes.min() and sizes.max() < 160_000
+    assert sizes.min() > 60_000 and sizes.max() < 160_000
 
 
 def test_power_falls_with_frequency_as_in_natural_images(images: list[np.ndarray]) -> None:
@@ -108,9 +108,7 @@ def test_the_mean_colour_does_not_give_the_class_away(
     assert np.mean(distances.argmin(1) == labels[TRAIN:]) < 0.25
 
 
-def test_texture_gives_the_class_away(
-    drawn: list[tuple[bytes, int]], labels: np.ndarray
-) -> None:
+def test_texture_gives_the_class_away(drawn: list[tuple[bytes, int]], labels: np.ndarray) -> None:
     assert _accuracy_from_texture(drawn, labels) > 0.6
 
 
@@ -132,7 +130,7 @@ def test_figures(drawn: list[tuple[bytes, int]], images: list[np.ndarray]) -> No
         f"\nsigma in a photo: {np.mean([image.std((0, 1)) for image in images], 0).round(1)}"
         f"\ndecoded a second: {decoded:,.0f}; drawn a second: {made:,.0f}"
     )
-    assert made > 5  # a photo takes 12 ms; this only fails when the bank is made anew for each
+    assert made > 5  # a photo takes 12 ms; only a bank made anew for each fails this
 
 
 def _eighth(encoded: bytes) -> np.ndarray:
@@ -140,7 +138,7 @@ def _eighth(encoded: bytes) -> np.ndarray:
 
 
 def _spectral_slope(image: np.ndarray) -> float:
-    """The exponent k of the luminance's power ~ frequency^k, between 0.01 and 0.4 cycles a pixel."""
+    """The exponent k of the luminance's power ~ frequency^k, over 0.01 to 0.4 cycles a pixel."""
     luminance = (image @ LUMINANCE)[:375, :375]
     hann = np.hanning(375)
     windowed = (luminance - luminance.mean()) * hann * hann[:, np.newaxis]

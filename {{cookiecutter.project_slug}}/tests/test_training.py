@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from conftest import losses, rows
 from test_sources import write_folder, write_records
+from {{cookiecutter.package_name}} import job as jobs
 from {{cookiecutter.package_name}} import settings, training
 
 PACKAGE = settings.__package__
@@ -110,6 +111,25 @@ def test_sigterm_before_the_first_step_exits_143_at_once(tmp_path):
     out, _ = process.communicate(timeout=20)
     assert process.returncode == 143, out
     assert "Traceback" not in out
+
+
+def test_an_evaluation_that_sigterm_cut_short_is_made_up_for(train, monkeypatch):
+    evaluate = training._evaluate
+    cut = iter([True, False])
+
+    def interrupted(job, run, checkpoints, state, stop):
+        if next(cut, False):
+            stop._receive(signal.SIGTERM, None)
+        return evaluate(job, run, checkpoints, state, stop)
+
+    monkeypatch.setattr(training, "_evaluate", interrupted)
+    asked = {"steps": 20, "evaluate_steps": 10, "strategy": "one_device"}
+    code, run_dir = train(**asked)
+    assert code == 143
+    assert rows(run_dir, "val_loss") == []
+    code, _ = train(**asked)
+    assert code == 0
+    assert [row["step"] for row in rows(run_dir, "val_loss")] == [10, 20]
 
 
 def test_a_run_on_two_replicas_goes_on_on_one(train):
@@ -255,7 +275,7 @@ def test_steps_and_evaluations_follow_the_epochs(tmp_path):
         settings.Settings,
         [data, "--epochs=3", "--batch_size=32", "--model=small_convnet", "--image_size=16"],
     )
-    job = training.build(asked)
+    job = jobs.build(asked)
     assert job.steps == 9  # 300 examples in whole batches
     assert job.evaluation_steps() == [4, 7, 9]  # as soon as 100 and 200 have been seen, and last
 

@@ -65,10 +65,7 @@ def choose_devices(strategy: str, logical_devices: int) -> Devices:
             "use --strategy=auto, or --logical_devices=2 to try it on a CPU"
         )
     names = names[:1] if strategy == "one_device" else names
-    if len(names) == 1:
-        chosen = tf.distribute.get_strategy()
-    else:
-        chosen = _mirrored(names)
+    chosen = tf.distribute.get_strategy() if len(names) == 1 else _mirrored(names)
     return Devices(chosen, kind, names, _compute_capability(kind))
 
 
@@ -153,5 +150,5 @@ def _refuse_hidden_gpus(strategy: str) -> None:
 def _compute_capability(kind: str) -> tuple[int, int] | None:
     if kind != "GPU":
         return None
-    gpus = tf.config.list_physical_devices("GPU")
-    return min(tf.config.experimental.get_device_details(gpu)["compute_capability"] for gpu in gpus)
+    details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices(kind))
+    return min(detail.get("compute_capability", (0, 0)) for detail in details)

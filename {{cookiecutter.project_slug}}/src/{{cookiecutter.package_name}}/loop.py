@@ -11,13 +11,12 @@ import tensorflow as tf
 
 from .errors import RunFailed
 
-CALL_SECONDS = (
-    0.2  # of work in one call: the host's share falls under 1 %, a signal waits no longer
-)
+# Of work in one call: the host's share of it falls under 1 %, and a signal waits no longer.
+CALL_SECONDS = 0.2
 MOST_STEPS = 1_000  # in one call
 
 Batch = tuple[Any, Any, Any]
-# (features, labels, index, training) -> (inputs, targets): what the device does before the model
+# (features, labels, index or weights) -> (inputs, targets): what the device does before the model
 Prepare = Callable[[Any, Any, Any], tuple[Any, Any]]
 # (targets, outputs) -> float32 [batch]
 Loss = Callable[[Any, Any], Any]
@@ -258,7 +257,7 @@ class CallPace:
         seconds, self._calls = time.perf_counter() - self._began, self._calls + 1
         if not self._fixed and self._calls > 1:
             # At most four times as many at once: one short call must not start a very long one.
-            fitting = round(self.steps * CALL_SECONDS / seconds)
+            fitting = round(self.steps * CALL_SECONDS / max(seconds, 1e-6))
             self.steps = max(1, min(fitting, self.steps * 4, MOST_STEPS))
 
 

@@ -107,7 +107,7 @@ def build_model(
         inputs = x = layers.Input((image_size, image_size, 3), name="image")
         if backbone.reversed_channels:
             x = x[..., ::-1]
-        # In float32 whatever the policy: 255 steps of brightness survive bfloat16's 8 bits badly.
+        # In float32 whatever the policy: bfloat16's 8 bits tell no two bright pixels apart.
         x = layers.Rescaling(backbone.scale, backbone.offset, dtype="float32")(x)
         try:
             x = backbone.build(image_size)(x)

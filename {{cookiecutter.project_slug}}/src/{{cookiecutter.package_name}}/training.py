@@ -1,11 +1,10 @@
-"""The whole story: settings -> devices -> data -> model -> loop, and what is done between steps."""
+"""Training: what happens between the steps, and how a run ends and goes on."""
 
 import contextlib
 import dataclasses
-import functools
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -14,103 +13,15 @@ import tensorflow as tf
 
 from . import task
 from .checkpoints import Checkpoints
-from .data.caching import in_memory
-from .data.pipeline import AHEAD, evaluation_batches, explain_bad_record, training_batches
-from .data.sources import Splits
-from .distribution import Devices, batch_warning, check_batch, choose_devices, choose_precision
+from .data.pipeline import AHEAD, explain_bad_record
 from .errors import TERMINATED, RunFailed
-from .loop import CallPace, Loop, require_finite
-from .model import build_optimizer, build_schedule
+from .job import Job, build
+from .loop import CallPace, require_finite
 from .progress import Progress
 from .run_directory import RunDirectory
 from .settings import Settings
 
 LOG_LINES = 200  # in metrics.jsonl over a whole run: enough for a curve, few enough to read
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """Everything a run is made of; `settings` has no blanks left."""
-
-    settings: Settings
-    devices: Devices
-    precision: str
-    jit: bool
-    splits: Splits
-    model: keras.Model
-    schedule: Callable[[int], Any]
-    optimizer: keras.optimizers.Optimizer
-    loop: Loop
-    steps: int
-
-    @property
-    def decode_training(self) -> Callable[..., Any]:
-        return functools.partial(task.decode_training, settings=self.settings)
-
-    @property
-    def decode_evaluation(self) -> Callable[..., Any]:
-        return functools.partial(task.decode_evaluation, settings=self.settings)
-
-    def training_batches(self, step: int = 0) -> tf.data.Dataset:
-        """The batches from the one after `step` steps on."""
-        batch_size, seed = self.settings.batch_size, self.settings.seed
-        start = step * batch_size
-        return training_batches(self.splits.train, self.decode_training, batch_size, seed, start)
-
-    @functools.cached_property
-    def evaluation_batches(self) -> Any:
-        """The validation split, distributed; iterated anew at every evaluation."""
-        batch_size = self.settings.batch_size
-        batches = evaluation_batches(self.splits.validation, self.decode_evaluation, batch_size)
-        return self.loop.distribute(batches)
-
-    @property
-    def evaluation_count(self) -> int:
-        """How many batches the validation split makes."""
-        return -(-self.splits.validation.count // self.settings.batch_size)
-
-    def tracked(self) -> dict[str, Any]:
-        """What a checkpoint must hold for the next step to come out the same, bit for bit."""
-        layers = self.model._flatten_layers()
-        variables = {v.path: v.value for layer in layers for v in layer.variables}
-        # Keras leaves the state of drop-out's seed generators out of a checkpoint of the model.
-        seeds = [value for path, value in sorted(variables.items()) if "seed_generator" in path]
-        return {
-            "model": self.model,
-            "optimizer": self.optimizer,
-            "seeds": seeds,
-            "ema": self.loop.ema,
-        }
-
-    def evaluation_steps(self) -> list[int]:
-        """The steps after which to evaluate, in order; the last step is always among them."""
-        every = self.settings.evaluate_steps
-        if every:
-            borders = list(range(every, self.steps, every))
-        else:
-            count, batch_size = self.splits.train.count, self.settings.batch_size
-            epochs = self.steps * batch_size // count
-            borders = [-(-epoch * count // batch_size) for epoch in range(1, epochs + 1)]
-        return sorted({step for step in borders if 0 < step < self.steps} | {self.steps})
-
-    def describe(self) -> str:
-        """What will run, in a few lines: nothing that was chosen automatically stays unsaid."""
-        s, train, held = self.settings, self.splits.train.count, self.splits.validation.count
-        policy, reason = choose_precision(s.precision, self.devices)
-        lines = [
-            f"devices    {self.devices}",
-            f"precision  {policy}: {reason}; XLA {'on' if self.jit else 'off'}",
-            f"data       {s.data}: {train:,} to train, {held:,} to validate, "
-            f"{len(self.splits.classes)} classes; augmentation: {s.augment}",
-            f"model      {s.model}, {self.model.count_params():,} weights, "
-            f"{s.image_size}x{s.image_size} pixels",
-            f"steps      {self.steps:,} of {s.batch_size} examples, {self._epochs():.3g} epochs",
-        ]
-        warning = batch_warning(s.batch_size, self.devices)
-        return "\n".join(lines + ([f"warning    {warning}"] if warning else []))
-
-    def _epochs(self) -> float:
-        return self.steps * self.settings.batch_size / self.splits.train.count
 
 
 @dataclasses.dataclass
@@ -121,6 +32,7 @@ class State:
     seconds: float = 0.0  # of training and evaluation, over all restarts
     best: float | None = None  # validation metric
     best_step: int = 0
+    evaluated: int = 0  # the last step after which there was an evaluation
     validation: dict[str, float] | None = None  # the latest
     window: list[float] = dataclasses.field(default_factory=list)  # losses since the last log line
 
@@ -145,48 +57,6 @@ class Stop:
         self._asked = True
         if not self._held:
             raise SystemExit(TERMINATED)
-
-
-def build(settings: Settings) -> Job:
-    """Builds what the settings ask for, from the devices up."""
-    if settings.deterministic:
-        tf.config.experimental.enable_op_determinism()
-    devices = choose_devices(settings.strategy, settings.logical_devices)
-    on_gpu = devices.kind == "GPU"
-    settings = task.fill_in(settings, on_gpu)
-    if settings.augment == "auto":
-        settings = dataclasses.replace(settings, augment="device" if on_gpu else "host")
-    check_batch(settings.batch_size, devices.replicas, settings.accumulate)
-    precision, _ = choose_precision(settings.precision, devices)
-    splits = task.open_splits(settings)
-    if settings.cache == "memory":
-        splits = dataclasses.replace(splits, train=in_memory(splits.train))
-    classes = len(splits.classes)
-    total = settings.epochs * splits.train.count // settings.batch_size
-    steps = settings.steps or max(1, total)
-    jit = settings.jit == "on" or (settings.jit == "auto" and on_gpu)
-    schedule = build_schedule(steps, settings.learning_rate, settings.warmup)
-    with devices.strategy.scope():
-        model = task.make_model(settings, classes, precision)
-        optimizer = build_optimizer(model, schedule, settings.weight_decay, precision)
-        loop = Loop(
-            devices.strategy,
-            model,
-            optimizer,
-            loss=task.loss,
-            metrics=task.make_metrics(),
-            prepare_training=functools.partial(
-                task.prepare_training, settings=settings, classes=classes
-            ),
-            prepare_evaluation=lambda features, labels, _: task.prepare_evaluation(
-                features, labels, classes
-            ),
-            batch_size=settings.batch_size,
-            accumulate=settings.accumulate,
-            ema=settings.ema,
-            jit=jit,
-        )
-    return Job(settings, devices, precision, jit, splits, model, schedule, optimizer, loop, steps)
 
 
 def train(settings: Settings) -> int:
@@ -216,43 +86,59 @@ def train(settings: Settings) -> int:
 
 
 def _fit(job: Job, run: RunDirectory, checkpoints: Checkpoints, state: State, stop: Stop) -> str:
-    """Runs the steps that are left; returns why it ended."""
-    borders = [step for step in job.evaluation_steps() if step > state.step]
+    """Runs the steps and evaluations that are left; returns why it ended."""
+    borders = job.evaluation_steps()
+    epoch = sum(step <= state.evaluated for step in borders)
     pace = CallPace(job.settings.steps_per_call)
     job.model.optimizer, job.model.stop_training = job.optimizer, False  # where callbacks look
     callbacks = keras.callbacks.CallbackList(task.make_callbacks(job.settings), model=job.model)
     callbacks.on_train_begin()
+    callbacks.on_epoch_begin(epoch)
     iterator = iter(job.loop.distribute(job.training_batches(state.step)))
     saved_at = time.monotonic()
     with Progress("train", job.steps, "step", state.step) as progress:
-        while borders and not stop() and not job.model.stop_training:
-            began = time.monotonic()
-            steps = min(pace.steps, borders[0] - state.step)
-            start = state.step * job.settings.batch_size
-            ahead = (steps + 2 * AHEAD) * job.settings.batch_size
-            with _naming_bad_records(job, start, ahead), pace:
-                losses = job.loop.train(iterator, steps)
-            require_finite(losses, state.step + 1, checkpoints.newest())
-            seconds = time.monotonic() - began
-            state.seconds += seconds
-            _log_steps(job, run, state, losses, seconds)
-            rate = steps * job.settings.batch_size / seconds
-            progress.advance(steps, f"loss {losses[-1]:.4f}, {rate:,.0f} examples/s")
-            callbacks.on_train_batch_end(state.step - 1, {"loss": float(losses[-1])})
-            if state.step == borders[0]:
-                if not _evaluate(job, run, checkpoints, state, stop):
-                    break
-                callbacks.on_epoch_end(len(job.evaluation_steps()) - len(borders), _named(state))
-                borders.pop(0)
-                saved_at = time.monotonic()
-            elif time.monotonic() - saved_at > job.settings.checkpoint_seconds:
+        while epoch < len(borders) and not stop() and not job.model.stop_training:
+            left = borders[epoch] - state.step
+            if left:
+                steps = min(pace.steps, left)
+                losses = _call(job, run, checkpoints, state, iterator, pace, steps)
+                callbacks.on_train_batch_end(state.step - 1, {"loss": float(losses[-1])})
+                progress.advance(steps, f"loss {losses[-1]:.4f}")
+            elif _evaluate(job, run, checkpoints, state, stop):
+                callbacks.on_epoch_end(epoch, _named(state))
+                epoch, saved_at = epoch + 1, time.monotonic()
+                if epoch < len(borders):
+                    callbacks.on_epoch_begin(epoch)
+            if time.monotonic() - saved_at > job.settings.checkpoint_seconds:
                 checkpoints.save(state.step, dataclasses.asdict(state))
                 saved_at = time.monotonic()
     callbacks.on_train_end()
-    if not borders:
+    if epoch == len(borders):
         return "completed"
     checkpoints.save(state.step, dataclasses.asdict(state))
     return "terminated" if stop() else "stopped_by_callback"
+
+
+def _call(
+    job: Job,
+    run: RunDirectory,
+    checkpoints: Checkpoints,
+    state: State,
+    iterator: Any,
+    pace: CallPace,
+    steps: int,
+) -> np.ndarray:
+    """One call of the loop, counted and logged; returns its losses."""
+    batch_size = job.settings.batch_size
+    ahead = (steps + 2 * AHEAD) * batch_size
+    began = time.monotonic()
+    with _naming_bad_records(job, state.step * batch_size, ahead), pace:
+        losses = job.loop.train(iterator, steps)
+    seconds = time.monotonic() - began
+    require_finite(losses, state.step + 1, checkpoints.newest())
+    state.seconds += seconds
+    _log_steps(job, run, state, losses, seconds)
+    return losses
 
 
 def _evaluate(
@@ -265,7 +151,7 @@ def _evaluate(
     state.seconds += time.monotonic() - began
     if values is None:
         return False
-    state.validation = values
+    state.validation, state.evaluated = values, state.step
     metric = values[task.METRIC]
     sign = 1 if task.HIGHER_IS_BETTER else -1
     better = state.best is None or sign * metric > sign * state.best

@@ -18,7 +18,7 @@ DRAINED = 3  # steps before a window's clock starts: two batches are ready then,
 class Probe:
     """Something that runs a number of steps and returns when the last one is done.
 
-    `ahead` says that a pipeline works ahead of it, whose batches must be used up before it is timed.
+    `ahead` says that a pipeline works ahead of it: its batches must be used up before the clock.
     """
 
     name: str

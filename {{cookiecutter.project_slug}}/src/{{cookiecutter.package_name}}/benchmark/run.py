@@ -16,10 +16,10 @@ from ..checkpoints import write_durably
 from ..data.caching import in_memory
 from ..data.pipeline import training_batches
 from ..data.sources import first_records
+from ..job import Job, build
 from ..run_directory import RunDirectory
 from ..runtime import memory_limit, usable_cpus
 from ..settings import Settings, to_json
-from ..training import Job, build
 from .cause import Verdict, find_cause
 from .probes import Measured, Probe, measure, step_times
 from .statistics import Estimate, mean_of, percentile

@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-CENTRE = (
-    7 / 8
-)  # part of the shorter side that evaluation keeps: 224 of 256, the custom since AlexNet
+# Part of the shorter side that evaluation keeps: 224 of 256, the custom since AlexNet.
+CENTRE = 7 / 8
 CANDIDATES = 10  # boxes drawn until one fits, as torchvision's RandomResizedCrop does
 MASK32 = 0xFFFFFFFF
 

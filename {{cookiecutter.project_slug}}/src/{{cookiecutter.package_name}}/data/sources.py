@@ -18,9 +18,8 @@ from ..errors import UserError
 
 Record = dict[str, tf.Tensor]
 
-READERS = (
-    16  # files or records read at a time; local disks and network mounts are latency-bound below
-)
+# Files or records read at a time; with fewer, disks and network mounts are bound by latency.
+READERS = 16
 FOREVER = tf.int64.max
 
 

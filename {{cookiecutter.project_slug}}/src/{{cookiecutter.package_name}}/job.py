@@ -1,0 +1,145 @@
+"""A run put together: settings -> devices -> data -> model -> loop, from the flags up."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from . import task
+from .data.caching import in_memory
+from .data.pipeline import evaluation_batches, training_batches
+from .data.sources import Splits
+from .distribution import Devices, batch_warning, check_batch, choose_devices, choose_precision
+from .loop import Loop
+from .model import build_optimizer, build_schedule
+from .settings import Settings
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Everything a run is made of; `settings` has no blanks left."""
+
+    settings: Settings
+    devices: Devices
+    precision: str
+    jit: bool
+    splits: Splits
+    model: keras.Model
+    schedule: Callable[[int], Any]
+    optimizer: keras.optimizers.Optimizer
+    loop: Loop
+    steps: int
+
+    @property
+    def decode_training(self) -> Callable[..., Any]:
+        return functools.partial(task.decode_training, settings=self.settings)
+
+    @property
+    def decode_evaluation(self) -> Callable[..., Any]:
+        return functools.partial(task.decode_evaluation, settings=self.settings)
+
+    def training_batches(self, step: int = 0) -> tf.data.Dataset:
+        """The batches from the one after `step` steps on."""
+        batch_size, seed = self.settings.batch_size, self.settings.seed
+        start = step * batch_size
+        return training_batches(self.splits.train, self.decode_training, batch_size, seed, start)
+
+    @functools.cached_property
+    def evaluation_batches(self) -> Any:
+        """The validation split, distributed; iterated anew at every evaluation."""
+        batch_size = self.settings.batch_size
+        batches = evaluation_batches(self.splits.validation, self.decode_evaluation, batch_size)
+        return self.loop.distribute(batches)
+
+    @property
+    def evaluation_count(self) -> int:
+        """How many batches the validation split makes."""
+        return -(-self.splits.validation.count // self.settings.batch_size)
+
+    def tracked(self) -> dict[str, Any]:
+        """What a checkpoint must hold for the next step to come out the same, bit for bit."""
+        layers = self.model._flatten_layers()
+        variables = {v.path: v.value for layer in layers for v in layer.variables}
+        # Keras leaves the state of drop-out's seed generators out of a checkpoint of the model.
+        seeds = [value for path, value in sorted(variables.items()) if "seed_generator" in path]
+        return {
+            "model": self.model,
+            "optimizer": self.optimizer,
+            "seeds": seeds,
+            "ema": self.loop.ema,
+        }
+
+    def evaluation_steps(self) -> list[int]:
+        """The steps after which to evaluate, in order; the last step is always among them."""
+        every = self.settings.evaluate_steps
+        if every:
+            borders = list(range(every, self.steps, every))
+        else:
+            count, batch_size = self.splits.train.count, self.settings.batch_size
+            epochs = self.steps * batch_size // count
+            borders = [-(-epoch * count // batch_size) for epoch in range(1, epochs + 1)]
+        return sorted({step for step in borders if 0 < step < self.steps} | {self.steps})
+
+    def describe(self) -> str:
+        """What will run, in a few lines: nothing that was chosen automatically stays unsaid."""
+        s, train, held = self.settings, self.splits.train.count, self.splits.validation.count
+        policy, reason = choose_precision(s.precision, self.devices)
+        lines = [
+            f"devices    {self.devices}",
+            f"precision  {policy}: {reason}; XLA {'on' if self.jit else 'off'}",
+            f"data       {s.data}: {train:,} to train, {held:,} to validate, "
+            f"{len(self.splits.classes)} classes; augmentation: {s.augment}",
+            f"model      {s.model}, {self.model.count_params():,} weights, "
+            f"{s.image_size}x{s.image_size} pixels",
+            f"steps      {self.steps:,} of {s.batch_size} examples, {self._epochs():.3g} epochs",
+        ]
+        warning = batch_warning(s.batch_size, self.devices)
+        return "\n".join(lines + ([f"warning    {warning}"] if warning else []))
+
+    def _epochs(self) -> float:
+        return self.steps * self.settings.batch_size / self.splits.train.count
+
+
+def build(settings: Settings) -> Job:
+    """Builds what the settings ask for, from the devices up."""
+    if settings.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    devices = choose_devices(settings.strategy, settings.logical_devices)
+    on_gpu = devices.kind == "GPU"
+    settings = task.fill_in(settings, on_gpu)
+    if settings.augment == "auto":
+        settings = dataclasses.replace(settings, augment="device" if on_gpu else "host")
+    check_batch(settings.batch_size, devices.replicas, settings.accumulate)
+    precision, _ = choose_precision(settings.precision, devices)
+    splits = task.open_splits(settings)
+    if settings.cache == "memory":
+        splits = dataclasses.replace(splits, train=in_memory(splits.train))
+    classes = len(splits.classes)
+    total = settings.epochs * splits.train.count // settings.batch_size
+    steps = settings.steps or max(1, total)
+    jit = settings.jit == "on" or (settings.jit == "auto" and on_gpu)
+    schedule = build_schedule(steps, settings.learning_rate, settings.warmup)
+    with devices.strategy.scope():
+        model = task.make_model(settings, classes, precision)
+        optimizer = build_optimizer(model, schedule, settings.weight_decay, precision)
+        loop = Loop(
+            devices.strategy,
+            model,
+            optimizer,
+            loss=task.loss,
+            metrics=task.make_metrics(),
+            prepare_training=functools.partial(
+                task.prepare_training, settings=settings, classes=classes
+            ),
+            prepare_evaluation=lambda features, labels, _: task.prepare_evaluation(
+                features, labels, classes
+            ),
+            batch_size=settings.batch_size,
+            accumulate=settings.accumulate,
+            ema=settings.ema,
+            jit=jit,
+        )
+    return Job(settings, devices, precision, jit, splits, model, schedule, optimizer, loop, steps)
