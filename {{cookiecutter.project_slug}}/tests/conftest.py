@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from {{cookiecutter.package_name}} import runtime
 
 runtime.start_tensorflow()

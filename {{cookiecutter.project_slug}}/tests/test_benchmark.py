@@ -6,6 +6,7 @@ import random
 import statistics as exact
 
 import pytest
+
 from {{cookiecutter.package_name}}.benchmark import probes, statistics
 from {{cookiecutter.package_name}}.benchmark.cause import find_cause
 

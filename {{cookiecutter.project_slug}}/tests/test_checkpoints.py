@@ -1,9 +1,10 @@
-"""Checkpoints: whole or not at all, checked before they are trusted, the newest and the best kept."""
+"""Checkpoints: whole or not at all, checked before they are trusted, the best one kept."""
 
 import json
 
 import pytest
 import tensorflow as tf
+
 from {{cookiecutter.package_name}}.checkpoints import Checkpoints, write_durably
 from {{cookiecutter.package_name}}.errors import RunFailed
 

@@ -2,6 +2,7 @@
 
 import pytest
 import tensorflow as tf
+
 from {{cookiecutter.package_name}}.distribution import (
     Devices,
     batch_warning,

@@ -11,11 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from {{cookiecutter.package_name}} import doctor, gpu_facts
 from {{cookiecutter.package_name}}.gpu_causes import diagnose
 from {{cookiecutter.package_name}}.gpu_facts import Card, Facts, Gpu
 
 GIB = 2**30
+PCI = "sys/bus/pci/devices/01/"
 KERNELS = ("sm_60", "sm_70", "sm_80", "sm_89", "compute_90")  # of TensorFlow 2.21's CUDA wheel
 
 LAPTOP = Facts(python="3.11.7", tensorflow="2.21.0", cuda_build=False, usable_cpus=8)
@@ -61,6 +63,13 @@ def one_gpu(name: str, capability: tuple[int, int], trial: str = "ok", **changes
 # What was recorded, --gpus, the cause at the front, a part of its remedy, the exit code.
 CASES = {
     "two GPUs in order": (WORKING, -1, "gpus_usable", "", 0),
+    "a job granted two GPUs of eight": (
+        facts(WORKING, pci_drivers=("nvidia",) * 8),
+        -1,
+        "gpus_usable",
+        "",
+        0,
+    ),
     "more wanted than there are": (WORKING, 4, "too_few_gpus", "--gpus=2", 1),
     "one of two has failed": (facts(WORKING, gpus=(A100,)), -1, "too_few_gpus", "dmesg", 1),
     "no GPU and none wanted": (LAPTOP, -1, "cpu_usable", "", 0),
@@ -155,6 +164,13 @@ CASES = {
     ),
     "the CPU wheel beside GPUs": (
         facts(SERVER, cuda_build=False),
+        -1,
+        "cpu_only_wheel",
+        "make install-cuda",
+        1,
+    ),
+    "cards that nvidia-smi lists prove the driver": (
+        facts(SERVER, cuda_build=False, device_nodes=()),
         -1,
         "cpu_only_wheel",
         "make install-cuda",
@@ -340,7 +356,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("recorded", "wanted", "name", "remedy", "code"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    ("recorded", "wanted", "name", "remedy", "code"), CASES.values(), ids=CASES
+)
 def test_cause_remedy_and_exit_code(recorded, wanted, name, remedy, code):
     findings = diagnose(recorded, wanted)
     first = findings[0]
@@ -387,9 +405,9 @@ def machine(tmp_path, monkeypatch):
         ({"dev/nvidiactl": ""}, False),
         ({"dev/nvidia0": ""}, True),
         ({"proc/driver/nvidia/version": "NVRM version: ..."}, True),
-        ({"sys/bus/pci/devices/01/vendor": "0x10de", "sys/bus/pci/devices/01/class": "0x030200"}, True),
-        ({"sys/bus/pci/devices/01/vendor": "0x10de", "sys/bus/pci/devices/01/class": "0x040300"}, False),
-        ({"sys/bus/pci/devices/01/vendor": "0x1002", "sys/bus/pci/devices/01/class": "0x030000"}, False),
+        ({PCI + "vendor": "0x10de", PCI + "class": "0x030200"}, True),
+        ({PCI + "vendor": "0x10de", PCI + "class": "0x040300"}, False),
+        ({PCI + "vendor": "0x1002", PCI + "class": "0x030000"}, False),
         ({"dev/dxg": ""}, False),
         ({"dev/dxg": "", "usr/lib/wsl/lib/libcuda.so.1": ""}, True),
     ],
@@ -412,8 +430,8 @@ def test_facts_of_a_machine_are_gathered(machine, monkeypatch):
     machine("root/proc/version", "Linux version 5.15.90.1-microsoft-standard-WSL2")
     machine("root/dev/nvidia0")
     machine("root/.dockerenv")
-    machine("root/sys/bus/pci/devices/01/vendor", "0x10de\n")
-    machine("root/sys/bus/pci/devices/01/class", "0x030000\n")
+    machine(f"root/{PCI}vendor", "0x10de\n")
+    machine(f"root/{PCI}class", "0x030000\n")
     machine("bin/nvidia-smi", SMI)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
@@ -440,7 +458,7 @@ def test_failing_nvidia_smi_is_quoted(machine, text):
 
 def test_hanging_tensorflow_is_given_up(machine):
     found = doctor.gather_facts(0.1)
-    assert found.start == "no answer within 0 s" and found.cuda_build is None
+    assert found.start.startswith("no answer within") and found.cuda_build is None
 
 
 def test_missing_libraries_are_named_with_the_place_they_lie_in(tmp_path, monkeypatch):
@@ -457,13 +475,13 @@ def test_missing_libraries_are_named_with_the_place_they_lie_in(tmp_path, monkey
     assert gpu_facts.missing_libraries(log) == expected
 
 
-def test_error_messages_get_one_line(machine):
-    line = doctor.why_no_gpus()
-    assert line.startswith("no NVIDIA GPU") and "\n" not in line
+def test_error_messages_get_one_line(machine, monkeypatch):
     machine("root/dev/nvidia0")
     machine("root/proc/driver/nvidia/version", "NVRM version: NVIDIA 550.54.14")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     line = doctor.why_no_gpus()
-    assert "\n" not in line and ("make install-cuda" in line or "driver" in line)
+    assert line.startswith("CUDA_VISIBLE_DEVICES='-1' leaves none of 1 GPU; ")
+    assert line.endswith("export CUDA_VISIBLE_DEVICES=0") and "\n" not in line
 
 
 def run(*flags: str, **environment: str) -> subprocess.CompletedProcess:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import noise_jpeg
+
 from {{cookiecutter.package_name}}.data import images
 
 INDICES = tf.range(4000, dtype=tf.int64)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import losses, rows
+
 from {{cookiecutter.package_name}} import job as jobs
 from {{cookiecutter.package_name}} import loop as loops
 from {{cookiecutter.package_name}} import model, task

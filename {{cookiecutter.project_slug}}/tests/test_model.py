@@ -1,9 +1,12 @@
 """The model builder: float32 heads, the right input range, nothing global left behind."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+
 from {{cookiecutter.package_name}} import model
 from {{cookiecutter.package_name}}.errors import UserError
 
@@ -45,7 +48,7 @@ def _index(built, layer):
 
 
 def test_an_unknown_backbone_is_answered_with_the_known_ones():
-    with pytest.raises(UserError, match="resnet50v2, .*convnexttiny"):
+    with pytest.raises(UserError, match=r"resnet50v2, .*convnexttiny"):
         model.build_model("alexnet", 10, 224)
 
 
@@ -69,7 +72,7 @@ def test_the_schedule_warms_up_to_the_peak_and_ends_at_zero():
     rates = [float(model.build_schedule(100, 0.4, 0.2)(step)) for step in range(101)]
     assert rates[0] == 0 and abs(rates[20] - 0.4) < 1e-6 and rates[100] < 1e-6
     assert rates.index(max(rates)) == 20
-    assert all(a <= b for a, b in zip(rates[:20], rates[1:21], strict=True))
+    assert all(a <= b for a, b in itertools.pairwise(rates))
 
 
 def test_the_same_seed_gives_the_same_weights():

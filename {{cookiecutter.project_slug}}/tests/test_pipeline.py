@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from conftest import noise_jpeg
 from test_sources import write_folder, write_records
+
 from {{cookiecutter.package_name}} import settings, task
 from {{cookiecutter.package_name}}.data import pipeline
 from {{cookiecutter.package_name}}.data.catalog import open_data

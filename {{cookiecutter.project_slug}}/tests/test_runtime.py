@@ -3,6 +3,7 @@
 import os
 
 import pytest
+
 from {{cookiecutter.package_name}} import runtime
 
 HERE = len(os.sched_getaffinity(0))

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+
 from {{cookiecutter.package_name}} import settings
 from {{cookiecutter.package_name}}.errors import UserError
 from {{cookiecutter.package_name}}.settings import Settings, parse

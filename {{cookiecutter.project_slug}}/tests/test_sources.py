@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import noise_jpeg
+
 from {{cookiecutter.package_name}}.data import records, shards
 from {{cookiecutter.package_name}}.data.caching import in_memory
 from {{cookiecutter.package_name}}.data.catalog import open_data

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from conftest import losses, rows
 from test_sources import write_folder, write_records
+
 from {{cookiecutter.package_name}} import job as jobs
 from {{cookiecutter.package_name}} import settings, training
 
@@ -69,9 +70,7 @@ def test_killed_at_ten_random_moments_the_weights_are_the_same_bit_for_bit(tmp_p
         if moment < 0.3:
             time.sleep(8 * moment)
         else:
-            wait_for(
-                lambda before=before: newest_checkpoint(broken) not in (None, before), process
-            )
+            wait_for(lambda before=before: newest_checkpoint(broken) not in (None, before), process)
             time.sleep(0.3 * rng.random())
         process.kill()
         process.wait()

@@ -100,7 +100,7 @@ def build_model(
     if name not in BACKBONES:
         raise UserError(f"--model={name}: there is no such backbone: {', '.join(BACKBONES)}")
     backbone = BACKBONES[name]
-    # What Keras draws the seeds of initializers from. TensorFlow's global seed stays untouched: with
+    # Keras draws the seeds of initializers from it. TensorFlow's global seed stays untouched: with
     # one set, tf.data mixes it into every shuffle, and refuses a seed that is a tensor.
     random.seed(seed)
     with _policy(precision):
