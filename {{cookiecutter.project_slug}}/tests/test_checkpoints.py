@@ -1,6 +1,7 @@
 """Checkpoints: whole or not at all, checked before they are trusted, the best one kept."""
 
 import json
+import resource
 
 import pytest
 import tensorflow as tf
@@ -109,6 +110,23 @@ def test_files_are_synchronised_before_they_get_their_name(tmp_path, monkeypatch
     assert any("tensors.index" in event for event in before)
     assert "sync state.json" in before
     assert events[-1] == "sync c"
+
+
+def test_a_disk_that_fills_up_ends_the_run_and_leaves_the_old_checkpoints(tmp_path):
+    value = tf.Variable(tf.zeros([100_000]))
+    checkpoints = Checkpoints(tmp_path, {"value": value})
+    checkpoints.save(1, {"step": 1})
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, unlimited[1]))  # half of what is written
+    try:
+        with pytest.raises(RunFailed, match=r"ckpt-00000002: cannot be saved .*ckpt-00000001"):
+            checkpoints.save(2, {"step": 2})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert [path.name for path in tmp_path.iterdir()] == ["ckpt-00000001"]
+    assert checkpoints.restore().state == {"step": 1}
+    checkpoints.save(2, {"step": 2})
+    assert checkpoints.restore().state == {"step": 2}
 
 
 def test_a_small_file_is_replaced_whole(tmp_path):

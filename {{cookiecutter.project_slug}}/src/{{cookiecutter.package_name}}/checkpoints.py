@@ -54,17 +54,21 @@ class Checkpoints:
           step: names the checkpoint.
           state: the host's state, JSON values.
           best: True to keep it until a better one comes.
+
+        Raises:
+          RunFailed: it cannot be written (a full disk, say); the earlier ones are still there.
         """
         target = self._directory / f"ckpt-{step:08d}"
         if not target.exists() or damage(target):
             partial = self._directory / f"{PARTIAL}{os.getpid()}-{step}"
-            partial.mkdir()
-            self._checkpoint.write(str(partial / "tensors"))
-            files = {file.name: _fingerprint(file) for file in sorted(partial.iterdir())}
-            document = {"step": step, "state": state, "files": files}
-            (partial / STATE).write_text(json.dumps(document, indent=1), encoding="utf-8")
-            for path in [*partial.iterdir(), partial]:
-                _sync(path)
+            try:
+                self._write(partial, step, state)
+            except (OSError, tf.errors.OpError) as error:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise RunFailed(
+                    f"{target}: cannot be saved ({error}); last good checkpoint: {self.newest()}; "
+                    "make room and start the same command again"
+                ) from error
             shutil.rmtree(target, ignore_errors=True)
             os.rename(partial, target)
             _sync(self._directory)
@@ -72,6 +76,15 @@ class Checkpoints:
             write_durably(self._directory / "best", target.name)
         self._prune()
         return target
+
+    def _write(self, partial: Path, step: int, state: dict[str, Any]) -> None:
+        partial.mkdir()
+        self._checkpoint.write(str(partial / "tensors"))
+        files = {file.name: _fingerprint(file) for file in sorted(partial.iterdir())}
+        document = {"step": step, "state": state, "files": files}
+        (partial / STATE).write_text(json.dumps(document, indent=1), encoding="utf-8")
+        for path in [*partial.iterdir(), partial]:
+            _sync(path)
 
     def restore(self) -> Restored | None:
         """Restores the newest checkpoint that is whole; None if there has never been one.

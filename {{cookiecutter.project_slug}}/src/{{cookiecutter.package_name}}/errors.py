@@ -15,7 +15,11 @@ class UserError(Exception):
 
 
 class RunFailed(Exception):
-    """Training cannot go on (a NaN loss, say). The message is one line; the exit code is 1."""
+    """Training cannot go on. The message is one line; the exit code is 1."""
+
+
+class NotFinite(RunFailed):
+    """The loss has become NaN or infinite."""
 
 
 def run_command(name: str, body: Callable[[], int]) -> int:

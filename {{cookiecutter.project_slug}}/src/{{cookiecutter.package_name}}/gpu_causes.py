@@ -6,6 +6,8 @@ Nothing here looks at the machine, so that every rule is tested without the mach
 import dataclasses
 import re
 
+from .gpu_facts import Facts, Gpu, gib
+
 # Lowest driver that runs programs built with each major version of CUDA, on Linux: NVIDIA's
 # documented rule of minor version compatibility (docs.nvidia.com/deploy/cuda-compatibility). It was
 # not measured here.
@@ -22,111 +24,6 @@ REINSTALL = "make install-cuda (it installs requirements/cuda.txt)"
 
 # Part of the NVIDIA driver, not of CUDA: no pip package brings them.
 DRIVER_LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
-
-
-@dataclasses.dataclass(frozen=True)
-class Card:
-    """A GPU as nvidia-smi lists it; memory in bytes, None where nvidia-smi does not tell."""
-
-    index: int
-    name: str
-    memory_total: int | None
-    memory_used: int | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Gpu:
-    """A GPU as TensorFlow lists it."""
-
-    name: str
-    compute_capability: tuple[int, int] | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Facts:
-    """What a machine and its TensorFlow show. Empty where there is none of it.
-
-    Attributes:
-      system, machine: such as "Linux" and "x86_64".
-      wsl: Linux runs inside Windows (WSL).
-      wsl_device: WSL's way to the GPU, /dev/dxg, is there. Any GPU has it, not only NVIDIA's.
-      container: docker, podman, apptainer or kubernetes.
-      python, tensorflow, keras: versions.
-      cuda_build: TensorFlow was built for CUDA; None when it did not get as far as telling.
-      cuda_version, cudnn_version: what TensorFlow was built with.
-      kernels: the architectures its kernels were compiled for, such as sm_80 or compute_90.
-      driver_version: of the NVIDIA module in the running kernel (inside WSL: of Windows).
-      pci_drivers: for each NVIDIA display device on the PCI bus, the kernel driver that holds it.
-      device_nodes: such as /dev/nvidia0.
-      cards: what nvidia-smi lists.
-      smi_error: what nvidia-smi says when it fails.
-      libcuda_error: why the driver's libcuda.so.1 cannot be loaded.
-      cuda_visible_devices, nvidia_visible_devices: these variables; None when not set.
-      gpus: what TensorFlow lists.
-      missing_libraries: the libraries TensorFlow could not load, each with the place where it lies
-        all the same.
-      start: how TensorFlow's start in a process of its own ended: "" for well.
-      trial: what became of a small computation on every listed GPU: "ok", an error, or "" when
-        there was nothing to try.
-      log: what TensorFlow wrote meanwhile, without what it always writes.
-      usable_cpus: CPUs this process may keep busy.
-      memory_total, memory_limit: bytes of memory in the machine, and granted to this process.
-      disk_free: bytes free, by directory.
-    """
-
-    system: str = "Linux"
-    machine: str = "x86_64"
-    wsl: bool = False
-    wsl_device: bool = False
-    container: str = ""
-    python: str = ""
-    tensorflow: str = ""
-    keras: str = ""
-    cuda_build: bool | None = None
-    cuda_version: str = ""
-    cudnn_version: str = ""
-    kernels: tuple[str, ...] = ()
-    driver_version: str = ""
-    pci_drivers: tuple[str, ...] = ()
-    device_nodes: tuple[str, ...] = ()
-    cards: tuple[Card, ...] = ()
-    smi_error: str = ""
-    libcuda_error: str = ""
-    cuda_visible_devices: str | None = None
-    nvidia_visible_devices: str | None = None
-    gpus: tuple[Gpu, ...] = ()
-    missing_libraries: dict[str, str] = dataclasses.field(default_factory=dict)
-    start: str = ""
-    trial: str = ""
-    log: tuple[str, ...] = ()
-    usable_cpus: int = 1
-    memory_total: int = 0
-    memory_limit: int = 0
-    disk_free: dict[str, int] = dataclasses.field(default_factory=dict)
-
-    @property
-    def gpus_present(self) -> int:
-        """GPUs the hardware shows this process.
-
-        nvidia-smi first: in a container or under SLURM the PCI bus shows the whole machine, and
-        nvidia-smi what was granted.
-        """
-        within_wsl = self.wsl and self.wsl_device and not self.libcuda_error
-        listed = len(self.cards) or len(self.device_nodes) or len(self.pci_drivers)
-        return listed or int(within_wsl or bool(self.driver_version))
-
-    @property
-    def gpus_selected(self) -> int:
-        """How many of them CUDA_VISIBLE_DEVICES leaves. CUDA ends the list at a name it lacks."""
-        if self.cuda_visible_devices is None:
-            return self.gpus_present
-        selected = 0
-        for name in self.cuda_visible_devices.split(","):
-            known = name.strip().isdigit() and int(name) < self.gpus_present
-            if not known and not name.strip().startswith(("GPU-", "MIG-")):
-                break
-            selected += 1
-        return selected
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,14 +65,18 @@ def diagnose(facts: Facts, gpus_wanted: int) -> list[Finding]:
     if len(facts.gpus) < wanted and not findings:
         findings = _missing(facts, wanted)
     findings += _listed(facts)
-    if not wanted:  # nothing to fail: what is wrong with GPUs is said all the same
-        findings = [
-            dataclasses.replace(f, severity="warning" if f.name != "no_start" else f.severity)
-            for f in findings
-        ]
+    if not wanted and not findings and facts.wsl_device and (cause := _without_wsl_driver(facts)):
+        # Windows lends /dev/dxg for any GPU: whether this one is NVIDIA's cannot be told from here.
+        findings = [cause]
+    if not wanted:  # what is wrong with GPUs fails nothing, but is said all the same
+        findings = [f if f.name == "no_start" else _warning(f) for f in findings]
     if any(finding.severity == "error" for finding in findings):
         return findings
     return [*findings, _usable(facts)]
+
+
+def _warning(finding: Finding) -> Finding:
+    return dataclasses.replace(finding, severity="warning")
 
 
 def _usable(facts: Facts) -> Finding:
@@ -184,9 +85,9 @@ def _usable(facts: Facts) -> Finding:
         how = "computes on" if facts.trial == "ok" else "lists"
         reason = f"TensorFlow {how} {_count(len(facts.gpus), 'GPU')}: {names}"
         return Finding("ok", "gpus_usable", reason)
-    why = "asks for none" if facts.gpus_present else "finds none in this machine"
+    why = "no GPU is asked for" if facts.gpus_present else "no NVIDIA GPU in this machine"
     cpus = _count(facts.usable_cpus, "CPU")
-    return Finding("ok", "cpu_usable", f"--gpus {why}; TensorFlow trains on {cpus}")
+    return Finding("ok", "cpu_usable", f"{why}: TensorFlow trains on {cpus}")
 
 
 def _broken_start(facts: Facts) -> list[Finding]:
@@ -211,8 +112,8 @@ def _hidden(facts: Facts, wanted: int) -> Finding | None:
     if value is None or not present or facts.gpus_selected >= min(wanted, present):
         return None
     everything = ",".join(map(str, range(present)))
-    hides = f"leaves {facts.gpus_selected} of {_count(present, 'GPU')}"
-    reason = f"CUDA_VISIBLE_DEVICES={value!r} {hides}; valid numbers are 0 to {present - 1}"
+    leaves = f"leaves {facts.gpus_selected or 'none'} of {_count(present, 'GPU')}"
+    reason = f"CUDA_VISIBLE_DEVICES={value!r} {leaves}; the numbers here are {everything}"
     remedy = f"unset CUDA_VISIBLE_DEVICES, or export CUDA_VISIBLE_DEVICES={everything}"
     return Finding("error", "hidden", reason, remedy)
 
@@ -226,8 +127,8 @@ def _without_driver(facts: Facts) -> Finding | None:
     if facts.wsl:
         return _without_wsl_driver(facts)
     if not facts.gpus_present:
-        reason = "no NVIDIA GPU on the PCI bus, no driver, no /dev/nvidia0"
-        remedy = f"run on a machine with a GPU; {_ask_for_gpus(facts.container)}"
+        reason = "no NVIDIA GPU in this machine: none on the PCI bus, no driver, no /dev/nvidia0"
+        remedy = f"run on a machine that has one ({_ask_for_gpus(facts.container)})"
         return Finding("error", "no_nvidia_gpu", reason, remedy)
     if facts.gpus or facts.cards:
         return None
@@ -236,10 +137,12 @@ def _without_driver(facts: Facts) -> Finding | None:
         reason = f"an NVIDIA GPU is on the PCI bus, held by {held}: the NVIDIA driver is not loaded"
         where = " on the host" if facts.container else ""
         remedy = f"sudo modprobe nvidia{where}; if that fails, install the NVIDIA driver"
-        return Finding("error", "no_driver", f"{reason}", f"{remedy}{where} and reboot")
+        return Finding("error", "no_driver", reason, f"{remedy}{where} and reboot")
     if not facts.device_nodes:
         reason = f"driver {facts.driver_version} is loaded, but there is no /dev/nvidia0"
-        remedy = _ask_for_gpus(facts.container) if facts.container else "sudo nvidia-modprobe -u -c 0"
+        remedy = "sudo nvidia-modprobe -u -c 0"
+        if facts.container:
+            remedy = _ask_for_gpus(facts.container)
         if facts.nvidia_visible_devices in ("", "void", "none"):
             reason += f", and NVIDIA_VISIBLE_DEVICES={facts.nvidia_visible_devices!r}"
             remedy += " -e NVIDIA_VISIBLE_DEVICES=all"
@@ -256,7 +159,7 @@ def _without_wsl_driver(facts: Facts) -> Finding | None:
         remedy = "wsl --update, then wsl --set-version <distribution> 2, in PowerShell"
         return Finding("error", "wsl_without_gpu", reason, remedy)
     if facts.libcuda_error:
-        reason = "/dev/dxg is there, but Windows lends WSL no libcuda.so.1"
+        reason = "Windows lends WSL a GPU but no libcuda.so.1: not NVIDIA's, or without driver"
         remedy = (
             "install NVIDIA's driver for Windows (none inside WSL), then wsl --shutdown in "
             "PowerShell; in a container: docker run --gpus all"
@@ -304,7 +207,9 @@ def _uninitialised(facts: Facts) -> Finding:
         return old
     if facts.libcuda_error:
         reason = f"the driver's own library does not load: {facts.libcuda_error}"
-        remedy = "install the NVIDIA driver's compute package (Debian: sudo apt install libcuda1)"
+        branch = facts.driver_version.split(".")[0]
+        remedy = "install the rest of the NVIDIA driver (Debian: sudo apt install libcuda1; "
+        remedy += f"Ubuntu: sudo apt install libnvidia-compute-{branch})"
         if facts.container:
             remedy = "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         return Finding("error", "no_libcuda", reason, remedy)
@@ -331,8 +236,9 @@ def _old_driver(facts: Facts, text: str) -> Finding | None:
     # In WSL the numbers are those of the driver for Windows, which has other minimums.
     if not refused and (facts.wsl or not version or version >= lowest):
         return None
-    needed = f"CUDA {facts.cuda_version} takes " + ".".join(map(str, lowest)) + " or newer"
-    reason = f"NVIDIA driver {facts.driver_version or '?'} is too old: {needed}"
+    reason = f"NVIDIA driver {facts.driver_version} is too old for CUDA {facts.cuda_version}"
+    if version < lowest:
+        reason += f", which takes {'.'.join(map(str, lowest))} or newer"
     where = " on the host" if facts.container else ""
     remedy = f"update the NVIDIA driver{where} (Ubuntu: sudo ubuntu-drivers install) and reboot"
     return Finding("error", "driver_too_old", reason, remedy)
@@ -374,13 +280,12 @@ def _kernels(gpu: Gpu, facts: Facts) -> Finding | None:
     what += f" has kernels for {', '.join(facts.kernels)}"
     ptx = [(int(name[2]), int(name[3])) for name in built if name and name[1] == "compute"]
     if not any(version <= (major, minor) for version in ptx):
-        remedy = "train on a newer GPU, or build TensorFlow with "
-        remedy += f"HERMETIC_CUDA_COMPUTE_CAPABILITIES=sm_{major}{minor}"
+        remedy = f"train on a newer GPU, or build TensorFlow from source for {major}.{minor}"
         return Finding("error", "gpu_too_old", what, remedy)
     if (major, minor) >= BLACKWELL > max(ptx) and facts.trial != "ok":
         tail = f": {facts.trial}" if facts.trial else ""
-        remedy = "run in NVIDIA's container (docker run --gpus all nvcr.io/nvidia/tensorflow:25.02"
-        remedy += "-tf2-py3, the last with TensorFlow), or take a newer TensorFlow"
+        remedy = "run in NVIDIA's own build, the newest nvcr.io/nvidia/tensorflow container, or "
+        remedy += "install a TensorFlow built for this GPU"
         return Finding("error", "gpu_too_new", f"{what}, and compiling them fails{tail}", remedy)
     remedy = "export CUDA_CACHE_MAXSIZE=4294967296, so that it is only the first start"
     return Finding("warning", "compiles_kernels", f"{what}: start-up takes minutes longer", remedy)
@@ -426,14 +331,9 @@ def _ask_for_gpus(container: str) -> str:
     return {
         "": "under SLURM ask for one: sbatch --gpus=1",
         "apptainer": "apptainer exec --nv",
-        "kubernetes": "ask for it in the pod: resources: {limits: {nvidia.com/gpu: 1}}",
+        "kubernetes": "ask for it in the pod's resources.limits, as nvidia.com/gpu: 1",
         "podman": "podman run --device nvidia.com/gpu=all",
     }.get(container, "start the container with GPUs: docker run --gpus all")
-
-
-def gib(size: int) -> str:
-    """A size in bytes, in words."""
-    return f"{size / 2**30:.1f} GiB"
 
 
 def _count(number: int, noun: str) -> str:

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from .errors import RunFailed
+from .errors import NotFinite
 
 # Of work in one call: the host's share of it falls under 1 %, and a signal waits no longer.
 CALL_SECONDS = 0.2
@@ -249,20 +249,22 @@ class CallPace:
     def __init__(self, fixed: int) -> None:
         """`fixed`: always this many steps; 0 to measure."""
         self._fixed, self.steps, self._calls = fixed, fixed or 1, 0
+        self.seconds = 0.0  # that the last call took
 
     def __enter__(self) -> None:
         self._began = time.perf_counter()
 
     def __exit__(self, *error: object) -> None:
-        seconds, self._calls = time.perf_counter() - self._began, self._calls + 1
+        self.seconds = max(time.perf_counter() - self._began, 1e-6)
+        self._calls += 1
         if not self._fixed and self._calls > 1:
             # At most four times as many at once: one short call must not start a very long one.
-            fitting = round(self.steps * CALL_SECONDS / max(seconds, 1e-6))
+            fitting = round(self.steps * CALL_SECONDS / self.seconds)
             self.steps = max(1, min(fitting, self.steps * 4, MOST_STEPS))
 
 
 def require_finite(losses: np.ndarray, first_step: int, last_good: str) -> None:
-    """Raises `RunFailed` if a loss is NaN or infinite, naming its step and the last good
+    """Raises `NotFinite` if a loss is NaN or infinite, naming its step and the last good
     checkpoint.
 
     Args:
@@ -272,7 +274,7 @@ def require_finite(losses: np.ndarray, first_step: int, last_good: str) -> None:
     """
     bad = np.flatnonzero(~np.isfinite(losses))
     if bad.size:
-        raise RunFailed(
+        raise NotFinite(
             f"the loss is {losses[bad[0]]} at step {first_step + bad[0]}: stopped; last good "
             f"checkpoint: {last_good}; try a lower --learning_rate, or --precision=float32"
         )

@@ -1,5 +1,7 @@
 """What must be settled before TensorFlow starts: the CPUs it may use and its environment."""
 
+import contextlib
+import ctypes
 import os
 import sys
 import tempfile
@@ -33,6 +35,7 @@ def start_tensorflow() -> None:
         os.environ.setdefault(name, value)
     # TensorFlow starts a thread for each CPU of the affinity mask and knows no cgroup quota.
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(usable_cpus()))
+    _load_cusolver()
     sys.stderr.flush()
     terminal = os.dup(2)
     with tempfile.TemporaryFile() as written:
@@ -46,6 +49,18 @@ def start_tensorflow() -> None:
             for line in written.read().decode(errors="replace").splitlines():
                 if not any(noise in line for noise in NOISE):
                     print(line, file=sys.stderr)
+
+
+def _load_cusolver() -> None:
+    """Loads cuSOLVER where pip has put it.
+
+    TensorFlow 2.21.0's wheels search all of NVIDIA's packages for their libraries but this one, and
+    with one library missing register no GPU at all. A library that is loaded is not searched for.
+    """
+    for entry in filter(None, sys.path):
+        for library in Path(entry).glob("nvidia/cusolver/lib/libcusolver.so.*"):
+            with contextlib.suppress(OSError):  # the doctor says what cannot be loaded, and why
+                ctypes.CDLL(str(library))
 
 
 def usable_cpus() -> int:

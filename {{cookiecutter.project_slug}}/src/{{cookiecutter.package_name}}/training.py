@@ -14,7 +14,7 @@ import tensorflow as tf
 from . import task
 from .checkpoints import Checkpoints
 from .data.pipeline import AHEAD, explain_bad_record
-from .errors import TERMINATED, RunFailed
+from .errors import TERMINATED, NotFinite
 from .job import Job, build
 from .loop import CallPace, require_finite
 from .progress import Progress
@@ -76,7 +76,7 @@ def train(settings: Settings) -> int:
     reason = "failed"
     try:
         reason = _fit(job, run, checkpoints, state, stop)
-    except RunFailed:
+    except NotFinite:
         reason = "nan_loss"
         raise
     finally:
@@ -103,7 +103,8 @@ def _fit(job: Job, run: RunDirectory, checkpoints: Checkpoints, state: State, st
                 steps = min(pace.steps, left)
                 losses = _call(job, run, checkpoints, state, iterator, pace, steps)
                 callbacks.on_train_batch_end(state.step - 1, {"loss": float(losses[-1])})
-                progress.advance(steps, f"loss {losses[-1]:.4f}")
+                rate = steps * job.settings.batch_size / pace.seconds
+                progress.advance(steps, f"loss {losses[-1]:.4f}, {rate:,.0f} examples/s")
             elif _evaluate(job, run, checkpoints, state, stop):
                 callbacks.on_epoch_end(epoch, _named(state))
                 epoch, saved_at = epoch + 1, time.monotonic()
@@ -131,13 +132,11 @@ def _call(
     """One call of the loop, counted and logged; returns its losses."""
     batch_size = job.settings.batch_size
     ahead = (steps + 2 * AHEAD) * batch_size
-    began = time.monotonic()
     with _naming_bad_records(job, state.step * batch_size, ahead), pace:
         losses = job.loop.train(iterator, steps)
-    seconds = time.monotonic() - began
     require_finite(losses, state.step + 1, checkpoints.newest())
-    state.seconds += seconds
-    _log_steps(job, run, state, losses, seconds)
+    state.seconds += pace.seconds
+    _log_steps(job, run, state, losses, pace.seconds)
     return losses
 
 

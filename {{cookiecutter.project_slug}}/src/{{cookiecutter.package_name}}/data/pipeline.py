@@ -3,6 +3,7 @@
 encoded records in order -> decode (parallel) -> batch -> uint8 to the device, ahead of time
 """
 
+import re
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -100,7 +101,7 @@ def explain_bad_record(
             try:
                 decode(record, position)
             except tf.errors.InvalidArgumentError as error:
-                reason = error.message.split("[Op:")[0].split("{{")[0].strip()
+                reason = re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", error.message).strip()
                 return UserError(f"{name_of(record)}: cannot be decoded ({reason}): replace it")
     except tf.errors.DataLossError:
         return UserError(f"{source.find_damage()}: copy the file again")
