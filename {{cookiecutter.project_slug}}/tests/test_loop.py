@@ -130,7 +130,7 @@ def plain_evaluation(job):
     """One example at a time, no batching, no masks."""
     right, total = [], []
     for position, record in job.splits.validation.in_order().enumerate():
-        image, label = task.decode_evaluation(record, position, job.settings)
+        image, label = job.decode_evaluation(record, position)
         logits = job.model(tf.cast(image, tf.float32)[tf.newaxis], training=False)[0].numpy()
         right.append(logits.argmax() == int(label))
         total.append(np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[label])

@@ -15,7 +15,7 @@ from {{cookiecutter.package_name}}.data import photos
 
 SEED = 2021
 MEASURED = 64  # photos
-TRAIN, HELD_OUT = 400, 200
+TRAIN, HELD_OUT = 350, 150
 LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
 
 

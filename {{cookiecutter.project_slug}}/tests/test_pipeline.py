@@ -21,7 +21,7 @@ def photos(tmp_path):
 @pytest.fixture
 def decode():
     asked = settings.parse(settings.Settings, ["--augment=host", "--image_size=16"])
-    return functools.partial(task.decode_training, settings=asked)
+    return functools.partial(task.decode_training, settings=asked, classes=100)
 
 
 def read_label(record, index):
@@ -95,6 +95,15 @@ def test_a_flipped_byte_in_a_shard_is_named(tmp_path, decode):
         list(source.shuffled(0, 0).take(100))
     found = pipeline.explain_bad_record(source, decode, 0, 0, 200)
     assert "train-1.tfrecord" in str(found)
+
+
+def test_a_label_that_is_no_class_is_named(tmp_path, decode):
+    source = open_data(f"records:{write_records(tmp_path)}").train
+    few = functools.partial(decode.func, **{**decode.keywords, "classes": 99})
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        list(pipeline.training_batches(source, few, 4, 0).take(25))
+    found = str(pipeline.explain_bad_record(source, few, 0, 0, 100))
+    assert "train-2.tfrecord, record 22" in found and "label" in found and "99" in found
 
 
 def test_nothing_is_blamed_when_every_record_decodes(photos, decode):

@@ -35,11 +35,13 @@ class Job:
 
     @property
     def decode_training(self) -> Callable[..., Any]:
-        return functools.partial(task.decode_training, settings=self.settings)
+        classes = len(self.splits.classes)
+        return functools.partial(task.decode_training, settings=self.settings, classes=classes)
 
     @property
     def decode_evaluation(self) -> Callable[..., Any]:
-        return functools.partial(task.decode_evaluation, settings=self.settings)
+        classes = len(self.splits.classes)
+        return functools.partial(task.decode_evaluation, settings=self.settings, classes=classes)
 
     def training_batches(self, step: int = 0) -> tf.data.Dataset:
         """The batches from the one after `step` steps on."""

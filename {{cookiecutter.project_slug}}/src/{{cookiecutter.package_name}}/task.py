@@ -49,7 +49,7 @@ def augmentation(settings: Settings) -> images.Augmentation:
 
 
 def decode_training(
-    record: Record, index: tf.Tensor, settings: Settings
+    record: Record, index: tf.Tensor, settings: Settings, classes: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """On the host, for one record: (features, label). Decodes, and crops unless the device does."""
     size = settings.image_size
@@ -59,19 +59,27 @@ def decode_training(
     elif settings.augment == "device":
         stored = round(size / images.CENTRE)
         image, aspect = images.whole(record["image"], stored)
-        return (image, aspect), record["label"]
+        return (image, aspect), _label(record, classes)
     else:
         image = images.centre_crop(record["image"], size)
-    return image, record["label"]
+    return image, _label(record, classes)
 
 
 def decode_evaluation(
-    record: Record, index: tf.Tensor, settings: Settings
+    record: Record, index: tf.Tensor, settings: Settings, classes: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """On the host, for one record of the validation split: (features, label)."""
     del index  # nothing is random here
     part = 1.0 if settings.data == "digits" else images.CENTRE
-    return images.centre_crop(record["image"], settings.image_size, part), record["label"]
+    image = images.centre_crop(record["image"], settings.image_size, part)
+    return image, _label(record, classes)
+
+
+def _label(record: Record, classes: int) -> tf.Tensor:
+    label = record["label"]  # out of range it would be no class at all, and cost nothing to miss
+    in_range = tf.logical_and(label >= 0, label < classes)
+    tf.debugging.Assert(in_range, ["label", label, "is none of the classes 0 to", classes - 1])
+    return label
 
 
 def prepare_training(

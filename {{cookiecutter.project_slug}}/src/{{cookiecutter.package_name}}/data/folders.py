@@ -13,15 +13,15 @@ from .sources import Indexed, Record, Splits, existing_directory
 IMAGES = (".jpg", ".jpeg", ".png")
 TRAIN_NAMES = ("train", "training")
 VALIDATION_NAMES = ("validation", "valid", "val", "test")
-HELD_OUT = 0.1  # of the images, where the folder brings no validation directory
+HELD_OUT = 0.1  # of the images, on average, where the folder brings no validation directory
 
 
 def open_folder(path: str) -> Splits:
     """Opens DIR/<class>/* or DIR/train/<class>/* with DIR/validation/<class>/* (or val, test).
 
     Files that are neither JPEG nor PNG are counted and named on standard output. Where there is no
-    validation directory, the tenth of the images whose name hashes lowest is held out: the same
-    images every time, also after more are added.
+    validation directory, the images whose name's hash falls into the lowest tenth are held out (or a
+    class's lowest alone): an image keeps its side when others are added.
 
     Raises:
       UserError: no such directory, no image, one class alone, an empty split.
@@ -79,9 +79,13 @@ def _hold_out(
         by_class[image[0]].append(image)
     held = set()
     for members in by_class.values():
-        members.sort(key=lambda image: zlib.crc32(os.path.basename(image[1]).encode()))
-        held.update(members[: max(1, round(len(members) * HELD_OUT))] if len(members) > 1 else [])
+        low = [image for image in members if _hash(image) < HELD_OUT * 2**32]
+        held.update(low or [min(members, key=_hash)] if len(members) > 1 else [])
     return [i for i in images if i not in held], [i for i in images if i in held]
+
+
+def _hash(image: tuple[str, str]) -> int:
+    return zlib.crc32(os.path.basename(image[1]).encode())
 
 
 def _report(directory: Path, ignored: list[str]) -> None:

@@ -72,7 +72,8 @@ def measure(path: Path) -> int:
             position += HEADER + length + FOOTER
             if position > size:
                 raise UserError(
-                    f"{path}: record {count} is cut short or no TFRecord: copy the file again"
+                    f"{path}: record {count} is cut short or no TFRecord: copy the file again "
+                    "(compressed files are not read)"
                 )
             file.seek(position)
             count += 1
