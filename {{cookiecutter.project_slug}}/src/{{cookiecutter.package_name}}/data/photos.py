@@ -83,7 +83,7 @@ def photo(seed: int, index: int) -> tuple[bytes, int]:
 
 @functools.lru_cache(maxsize=2)
 def _bank(seed: int) -> _Bank:
-    # Noise filtered anew costs 7 ms a field, a whole photo 12: the bank takes 0.5 s, once a process.
+    # Noise filtered anew costs 7 ms a field, a whole photo 12; the bank, 0.5 s once a process.
     rng = np.random.default_rng((seed, 0, 1))
     y = np.fft.fftfreq(BANK_SIDE)[:, np.newaxis]
     x = np.fft.rfftfreq(BANK_SIDE)[np.newaxis]

@@ -1,9 +1,10 @@
 """`synthetic[:COUNT]`: photo-like JPEGs, made once in parallel and kept as TFRecord shards."""
 
 import multiprocessing
-import os
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
+
+import tensorflow as tf
 
 from ..errors import UserError
 from ..progress import Progress
@@ -58,7 +59,7 @@ def _make(directory: Path, photos: int) -> None:
     context = multiprocessing.get_context("spawn")
     workers = min(usable_cpus(), len(jobs))
     with (
-        ProcessPoolExecutor(workers, mp_context=context) as pool,
+        ProcessPoolExecutor(workers, mp_context=context, initializer=_use_one_cpu) as pool,
         Progress("making synthetic photos", photos, "photo") as progress,
     ):
         futures = [pool.submit(_make_shard, *job) for job in jobs]
@@ -71,7 +72,12 @@ def _make(directory: Path, photos: int) -> None:
     write_manifest(directory, classes, ordered, f"synthetic v{VERSION}, seed {SEED}")
 
 
+def _use_one_cpu() -> None:
+    """Keeps a worker to one thread and off the GPUs, whose memory the training needs."""
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    tf.config.set_visible_devices([], "GPU")
+
+
 def _make_shard(path: Path, first: int, last: int) -> Shard:
-    # One thread each: the workers already fill the CPUs.
-    os.environ["TF_NUM_INTRAOP_THREADS"] = os.environ["TF_NUM_INTEROP_THREADS"] = "1"
     return write_shard(path, (serialize(*photo(SEED, index)) for index in range(first, last)))
