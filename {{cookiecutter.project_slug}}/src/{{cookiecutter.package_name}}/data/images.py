@@ -245,6 +245,9 @@ def _decode_window(
 
 
 def _resize(image: tf.Tensor, size: int) -> tf.Tensor:
-    resized = tf.image.resize(image[tf.newaxis], [size, size], method="bilinear")[0]
+    resized = tf.raw_ops.ResizeBilinear(
+        images=image[tf.newaxis], size=[size, size], half_pixel_centers=True
+    )[0]
     resized.set_shape([size, size, 3])
-    return tf.saturate_cast(tf.round(resized), tf.uint8)
+    # Adding a half and cutting off rounds; no value lies outside 0..255, so nothing is clipped.
+    return tf.cast(resized + 0.5, tf.uint8)
