@@ -20,8 +20,8 @@ def open_folder(path: str) -> Splits:
     """Opens DIR/<class>/* or DIR/train/<class>/* with DIR/validation/<class>/* (or val, test).
 
     Files that are neither JPEG nor PNG are counted and named on standard output. Where there is no
-    validation directory, the images whose name's hash falls into the lowest tenth are held out (or a
-    class's lowest alone): an image keeps its side when others are added.
+    validation directory, the images whose name's hash falls into the lowest tenth are held out (or
+    a class's lowest alone): an image keeps its side when others are added.
 
     Raises:
       UserError: no such directory, no image, one class alone, an empty split.
