@@ -72,7 +72,7 @@ def test_the_schedule_warms_up_to_the_peak_and_ends_at_zero():
     rates = [float(model.build_schedule(100, 0.4, 0.2)(step)) for step in range(101)]
     assert rates[0] == 0 and abs(rates[20] - 0.4) < 1e-6 and rates[100] < 1e-6
     assert rates.index(max(rates)) == 20
-    assert all(a <= b for a, b in itertools.pairwise(rates))
+    assert all(a <= b for a, b in itertools.pairwise(rates[:21]))
 
 
 def test_the_same_seed_gives_the_same_weights():

@@ -1,7 +1,6 @@
 """Whole runs: kills, signals, damage and mistakes, each with the end it should have."""
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -18,16 +17,18 @@ from {{cookiecutter.package_name}} import job as jobs
 from {{cookiecutter.package_name}} import settings, training
 
 PACKAGE = settings.__package__
-KILLED = ["--data=digits", "--steps=150", "--evaluate_steps=10", "--dropout=0.2", "--ema=0.9"]
+KILLED = {"steps": 150, "evaluate_steps": 10, "dropout": 0.2, "ema": 0.9}
+KILLED |= {"strategy": "one_device", "data": "digits"}
 
 
-def start(run_dir, *flags, **environment):
+def start(run_dir, **flags):
+    """Trains in a process of its own."""
+    arguments = [f"--{name}={value}" for name, value in {"run_dir": run_dir, **flags}.items()]
     return subprocess.Popen(
-        [sys.executable, "-m", f"{PACKAGE}.train", f"--run_dir={run_dir}", *flags],
+        [sys.executable, "-m", f"{PACKAGE}.train", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, **environment},
     )
 
 
@@ -58,13 +59,13 @@ def wait_for(condition, process, seconds=60):
         time.sleep(0.02)
 
 
-def test_killed_at_ten_random_moments_the_weights_are_the_same_bit_for_bit(tmp_path):
-    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
-    assert start(unbroken, *KILLED).wait() == 0
-    rng, seed = random.Random(0), ["--steps_per_call=3"]
-    for _ in range(10):
+@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.slow)])
+def test_killed_at_random_moments_the_weights_are_the_same_bit_for_bit(train, tmp_path, kills):
+    _, unbroken = train("unbroken", **KILLED)
+    broken, rng = tmp_path / "broken", random.Random(kills)
+    for _ in range(kills):
         before = newest_checkpoint(broken)
-        process = start(broken, *KILLED, *seed)
+        process = start(broken, steps_per_call=3, **KILLED)
         # Anywhere from the start of TensorFlow to two checkpoints after the one it resumed from.
         moment = rng.random()
         if moment < 0.3:
@@ -74,9 +75,7 @@ def test_killed_at_ten_random_moments_the_weights_are_the_same_bit_for_bit(tmp_p
             time.sleep(0.3 * rng.random())
         process.kill()
         process.wait()
-    finished = start(broken, *KILLED, *seed)
-    out, _ = finished.communicate()
-    assert finished.returncode == 0, out
+    assert train("broken", steps_per_call=3, **KILLED)[0] == 0
     assert_same_weights(broken, unbroken)
     assert losses(broken) == losses(unbroken)
     assert [row["val_loss"] for row in rows(broken, "val_loss")] == [
@@ -84,27 +83,26 @@ def test_killed_at_ten_random_moments_the_weights_are_the_same_bit_for_bit(tmp_p
     ]
 
 
-def test_sigterm_saves_exits_143_and_the_run_goes_on(tmp_path):
-    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
-    flags = [*KILLED, "--evaluate_steps=1000", "--steps=120"]
-    assert start(unbroken, *flags).wait() == 0
-    process = start(broken, *flags, "--steps_per_call=1")
-    wait_for(lambda: (broken / "metrics.jsonl").exists(), process)
+def test_sigterm_saves_exits_143_and_the_run_goes_on(train, tmp_path, capfd):
+    asked = {**KILLED, "evaluate_steps": 1000}
+    _, unbroken = train("unbroken", **asked)
+    broken = tmp_path / "broken"
+    process = start(broken, steps_per_call=1, **asked)
+    wait_for((broken / "metrics.jsonl").exists, process)
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate()
     assert process.returncode == 143, out
     result = json.loads((broken / "result.json").read_text())
     assert result["exit_reason"] == "terminated"
-    assert 0 < result["last_step"] < 120
+    assert 0 < result["last_step"] < KILLED["steps"]
     assert newest_checkpoint(broken).name == f"ckpt-{result['last_step']:08d}"
-    resumed = start(broken, *flags)
-    out, _ = resumed.communicate()
-    assert resumed.returncode == 0 and f"after step {result['last_step']}" in out
+    assert train("broken", **asked)[0] == 0
+    assert f"after step {result['last_step']}" in capfd.readouterr().out
     assert_same_weights(broken, unbroken)
 
 
 def test_sigterm_before_the_first_step_exits_143_at_once(tmp_path):
-    process = start(tmp_path / "run", *KILLED)
+    process = start(tmp_path / "run", **KILLED)
     wait_for((tmp_path / "run" / "settings.json").exists, process)
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=20)

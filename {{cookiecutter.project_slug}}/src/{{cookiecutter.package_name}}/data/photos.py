@@ -12,7 +12,7 @@ nearest class by mean colour is right in 9 %, a ridge regression on histograms o
 in 75 %, and a convnet of 5 layers at 96 px, on random crops of 8-100 % of the area, in 68 % after
 200 steps of 64, 86 % after 500 (3,600 photos to train, 400 held out).
 
-How near to photos, over 64 of them (`python -m pytest -s -k figures tests/test_photos.py`):
+How near to photos, over 64 of them (`python tests/test_photos.py`):
 
 | | here | ImageNet |
 |---|---|---|
