@@ -75,9 +75,9 @@ def test_the_number_of_steps_in_a_call_changes_no_bit(reference, train):
 
 @pytest.mark.parametrize("flags", [{"strategy": "one_device"}, MIRRORED], ids=str)
 def test_float16_trains_with_its_scale_in_the_checkpoint(train, flags):
-    code, run_dir = train(steps=60, precision="mixed_float16", **flags)
+    code, run_dir = train(steps=40, precision="mixed_float16", **flags)
     assert code == 0
-    assert losses(run_dir)[-1] < losses(run_dir)[0] - 0.1
+    assert losses(run_dir)[-1] < losses(run_dir)[0] - 0.03
     checkpoint = next((run_dir / "checkpoints").glob("ckpt-*"))
     names = {name for name, _ in tf.train.list_variables(str(checkpoint / "tensors"))}
     assert any("dynamic_scale" in name for name in names), names
