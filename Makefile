@@ -18,7 +18,7 @@ help: ## List the targets
 
 .venv/installed: requirements/dev.txt
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r requirements/dev.txt
 	@touch $@
 
 demo: .venv/installed ## Bake a project with the defaults, install it, train it, benchmark it
