@@ -108,6 +108,7 @@ def test_sigterm_before_the_first_step_exits_143_at_once(tmp_path):
     out, _ = process.communicate(timeout=20)
     assert process.returncode == 143, out
     assert "Traceback" not in out
+    assert not (tmp_path / "run" / "result.json").exists()  # nothing was begun, nothing is told
 
 
 def test_an_evaluation_that_sigterm_cut_short_is_made_up_for(train, monkeypatch):
