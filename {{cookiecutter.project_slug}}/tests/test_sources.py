@@ -244,3 +244,10 @@ def test_synthetic_photos_are_made_once_and_kept(tmp_path):
     assert times == [path.stat().st_mtime_ns for path in sorted(tmp_path.rglob("*.tfrecord"))]
     manifest = json.loads(next(tmp_path.rglob("manifest.json")).read_text())
     assert sum(s["records"] for s in manifest["splits"]["train"]) == 20
+
+
+def test_another_seed_is_not_the_same_order_an_epoch_later(tmp_path):
+    # One file, all of it in the buffer: the order is the shuffle's alone.
+    source = open_data(f"records:{write_records(tmp_path, train=(60,))}").train
+    second_epoch = labels(source.shuffled(0, 60), 60)
+    assert labels(source.shuffled(1, 0), 60) != second_epoch

@@ -16,9 +16,8 @@ class Devices:
     """What a run computes on.
 
     Attributes:
-      strategy: MirroredStrategy over several devices; TensorFlow's default for one, so that no
-      scope
-        is needed there and XLA stays possible.
+      strategy: MirroredStrategy over several devices; TensorFlow's default for one, so that there
+        no scope is needed and XLA stays possible.
       kind: "GPU" or "CPU".
       names: logical device names, one a replica.
       compute_capability: the lowest among the GPUs, such as (8, 0); None on CPUs.
@@ -46,9 +45,8 @@ def choose_devices(strategy: str, logical_devices: int) -> Devices:
       logical_devices: split the CPU into this many devices, to try mirroring without GPUs; 0: no.
 
     Raises:
-      UserError: what was asked for is not there. GPUs that are present but not visible to
-      TensorFlow
-        are an error under every strategy: training on the CPU by surprise wastes days.
+      UserError: what was asked for is not there. GPUs that are present and that TensorFlow does
+        not see are an error under every strategy: training on the CPU by surprise wastes days.
     """
     if logical_devices:
         names, kind = _split_cpu(logical_devices), "CPU"
@@ -107,8 +105,7 @@ def choose_precision(precision: str, devices: Devices) -> tuple[str, str]:
     if major >= 8:
         return "mixed_bfloat16", f"compute capability {major}.{minor} has bfloat16 Tensor Cores"
     if major == 7:
-        # 7.x without Tensor Cores (the GTX 16 series) reports 7.5 too; there it costs time, not
-        # truth.
+        # The GTX 16 series reports 7.5 too and has no Tensor Cores: it loses time, not accuracy.
         return "mixed_float16", f"compute capability {major}.{minor} has float16 Tensor Cores"
     return "float32", f"compute capability {major}.{minor} has no Tensor Cores"
 
@@ -138,9 +135,10 @@ def _split_cpu(parts: int) -> tuple[str, ...]:
 def _refuse_hidden_gpus(strategy: str) -> None:
     from .doctor import gpu_hardware_present, why_no_gpus
 
-    asked = os.environ.get("CUDA_VISIBLE_DEVICES", "") not in ("", "-1")
-    hidden_on_purpose = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    if strategy == "mirrored" or asked or (gpu_hardware_present() and not hidden_on_purpose):
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    hidden_on_purpose = visible in ("", "-1")
+    expected = not hidden_on_purpose and (visible is not None or gpu_hardware_present())
+    if strategy == "mirrored" or expected:
         raise UserError(
             f"TensorFlow sees no GPU: {why_no_gpus()} (to train on the CPU set "
             "CUDA_VISIBLE_DEVICES=-1; to try mirroring there, --logical_devices=2)"

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from . import task
 from .data.caching import in_memory
-from .data.pipeline import evaluation_batches, training_batches
+from .data.pipeline import evaluation_batches, evaluation_count, training_batches
 from .data.sources import Splits
 from .distribution import Devices, batch_warning, check_batch, choose_devices, choose_precision
 from .loop import Loop
@@ -59,7 +59,7 @@ class Job:
     @property
     def evaluation_count(self) -> int:
         """How many batches the validation split makes."""
-        return -(-self.splits.validation.count // self.settings.batch_size)
+        return evaluation_count(self.splits.validation, self.settings.batch_size)
 
     def tracked(self) -> dict[str, Any]:
         """What a checkpoint must hold for the next step to come out the same, bit for bit."""

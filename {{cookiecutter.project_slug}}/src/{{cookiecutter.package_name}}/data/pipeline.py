@@ -56,7 +56,7 @@ def evaluation_batches(source: Source, decode: Decode, batch_size: int) -> tf.da
 
     Returns:
       (features, labels, weights) batches; weights is float32 [batch_size]: 1 for an example, 0 for
-      what pads the last batch. There are ceil(source.count / batch_size) of them.
+      what pads the last batch. There are `evaluation_count(source, batch_size)` of them.
     """
     examples = source.in_order().enumerate()
 
@@ -76,8 +76,14 @@ def evaluation_batches(source: Source, decode: Decode, batch_size: int) -> tf.da
         return *tf.nest.map_structure(pad, (features, labels)), weights
 
     batches = _decoded(examples, decode_at).batch(batch_size).map(padded)
-    batches = batches.apply(tf.data.experimental.assert_cardinality(-(-source.count // batch_size)))
+    count = evaluation_count(source, batch_size)
+    batches = batches.apply(tf.data.experimental.assert_cardinality(count))
     return batches.prefetch(AHEAD).with_options(_options())
+
+
+def evaluation_count(source: Source, batch_size: int) -> int:
+    """How many batches `evaluation_batches` gives: the last one may be padded, none is dropped."""
+    return -(-source.count // batch_size)
 
 
 def explain_bad_record(
@@ -110,8 +116,7 @@ def explain_bad_record(
 
 def _decoded(examples: tf.data.Dataset, decode: Callable) -> tf.data.Dataset:
     # As many at a time as there are CPUs: decoding never waits, so more would only take turns. In
-    # order, or an example's place in training would hang on timing and a resume could not repeat
-    # it.
+    # order, or an example's place would hang on timing and a resume could not repeat it.
     return examples.map(decode, num_parallel_calls=usable_cpus(), deterministic=True)
 
 

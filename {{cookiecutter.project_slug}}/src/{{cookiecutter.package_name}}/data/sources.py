@@ -21,6 +21,8 @@ Record = dict[str, tf.Tensor]
 # Files or records read at a time; with fewer, disks and network mounts are bound by latency.
 READERS = 16
 FOREVER = tf.int64.max
+# More epochs than a run has. Not 2^31: tf.data's shuffle takes its seed modulo 2^31 - 1.
+SEED_STRIDE = 1_000_003
 
 
 class Source(Protocol):
@@ -140,8 +142,11 @@ class Shards:
             records = tf.data.Dataset.from_tensor_slices(columns).interleave(
                 _read_piece, cycle_length=cycle, num_parallel_calls=cycle, deterministic=True
             )
+            # Far apart for each seed: seed + epoch gave seed 1 the order of seed 0's next epoch.
             return records.shuffle(
-                min(self.buffer, self.count), seed=seed + epoch, reshuffle_each_iteration=False
+                min(self.buffer, self.count),
+                seed=SEED_STRIDE * seed + epoch,
+                reshuffle_each_iteration=False,
             )
 
         epochs = tf.data.Dataset.range(start // self.count, FOREVER)
@@ -192,7 +197,7 @@ def buffer_for(pieces: Sequence[Piece], buffer_bytes: int) -> int:
 
 
 def first_records(source: Source, count: int) -> Source:
-    """The first `count` records of a source, or all of a smaller one."""
+    """The first `count` to 2 * `count` records of a source, or all of a smaller one."""
     hosts = max(1, source.count // count)
     return source.share(0, hosts)
 

@@ -14,13 +14,11 @@ from .records import open_records
 from .shards import NewDirectory, Shard, serialize, write_manifest, write_shard
 from .sources import Splits
 
-COUNT = 4_000  # about 400 MB: more than a page of cache effects, made in a minute on 2 cores
+COUNT = 4_000  # about 400 MB: more than a page of cache effects, made in half a minute on 2 cores
 VALIDATION_PART = 0.1
 SHARD_SIZE = 250  # photos, about 25 MB
 SEED = 2021  # of the photos themselves; the training seed only orders and crops them
-VERSION = (
-    1  # raise it when `photo` draws differently, so that an old set is not taken for a new one
-)
+VERSION = 1  # raise it when `photo` draws differently: an old set must not pass for a new one
 
 
 def open_synthetic(count: str, cache_dir: Path, buffer_bytes: int) -> Splits:
