@@ -5,11 +5,12 @@ order in which they stand here.
 """
 
 import dataclasses
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-from .data import images
+from .data import augmentation, images
 from .data.catalog import open_data
 from .data.sources import Record, Splits
 from .model import build_model
@@ -38,68 +39,90 @@ def fill_in(settings: Settings, on_gpu: bool) -> Settings:
 
 def open_splits(settings: Settings) -> Splits:
     """The training and validation records, and the names of the classes."""
-    return open_data(settings.data, settings.cache_dir, settings.shuffle_memory)
+    tolerant = settings.bad_records == "skip"
+    return open_data(settings.data, settings.cache_dir, settings.shuffle_memory, tolerant)
 
 
-def augmentation(settings: Settings) -> images.Augmentation:
+def variation(settings: Settings) -> augmentation.Augmentation:
     """How training images are varied."""
     if settings.data == "digits":  # a mirrored digit is none, and half of one is another
-        return images.Augmentation(area=(0.7, 1.0), aspect_ratio=(0.9, 1.1), flip=False)
-    return images.Augmentation()
+        return augmentation.Augmentation(area=(0.7, 1.0), aspect_ratio=(0.9, 1.1), flip=False)
+    return augmentation.Augmentation()
 
 
 def decode_training(
-    record: Record, index: tf.Tensor, settings: Settings, classes: int
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """On the host, for one record: (features, label). Decodes, and crops unless the device does."""
-    size = settings.image_size
+    records: Record, index: tf.Tensor, settings: Settings, classes: int
+) -> tuple[Any, tf.Tensor]:
+    """On the host, for a batch of records: (features, labels). Crops unless the device does."""
+    size, varied = settings.image_size, variation(settings)
+
+    def boxes(aspect: tf.Tensor) -> tf.Tensor:
+        return augmentation.random_boxes(settings.seed, index, aspect, varied)
+
+    features: Any
     if settings.augment == "host":
-        varied = augmentation(settings)
-        image = images.random_crop(record["image"], settings.seed, index, size, varied)
+        features = images.crops(records, size, boxes)
     elif settings.augment == "device":
-        stored = round(size / images.CENTRE)
-        image, aspect = images.whole(record["image"], stored)
-        return (image, aspect), _label(record, classes)
+        features = images.squares(records, round(size / images.CENTRE), boxes)
     else:
-        image = images.centre_crop(record["image"], size)
-    return image, _label(record, classes)
+        features = images.crops(records, size)
+    return features, _labels(records, classes)
 
 
 def decode_evaluation(
-    record: Record, index: tf.Tensor, settings: Settings, classes: int
+    records: Record, index: tf.Tensor, settings: Settings, classes: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """On the host, for one record of the validation split: (features, label)."""
+    """On the host, for a batch of the validation split: (features, labels)."""
     del index  # nothing is random here
     part = 1.0 if settings.data == "digits" else images.CENTRE
-    image = images.centre_crop(record["image"], settings.image_size, part)
-    return image, _label(record, classes)
+
+    def boxes(aspect: tf.Tensor) -> tf.Tensor:
+        return images.centre_boxes(aspect, part)
+
+    return images.crops(records, settings.image_size, boxes), _labels(records, classes)
 
 
-def _label(record: Record, classes: int) -> tf.Tensor:
-    label = record["label"]  # out of range it would be no class at all, and cost nothing to miss
-    in_range = tf.logical_and(label >= 0, label < classes)
-    tf.debugging.Assert(in_range, ["label", label, "is none of the classes 0 to", classes - 1])
-    return label
+def decode_whole(
+    records: Record, index: tf.Tensor, settings: Settings, classes: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Decodes all of every record, for --bad_records=skip: no crop of a good one can fail later."""
+    del index, settings
+    return images.whole_sizes(records), _labels(records, classes)
+
+
+def _labels(records: Record, classes: int) -> tf.Tensor:
+    labels = records["label"]  # out of range it would be no class at all, and cost nothing to miss
+    in_range = tf.reduce_all((labels >= 0) & (labels < classes))
+    message = ["label", labels, "is none of the classes 0 to", classes - 1]
+    with tf.control_dependencies([tf.debugging.Assert(in_range, message)]):
+        return tf.identity(labels)
 
 
 def prepare_training(
     features: tf.Tensor, labels: tf.Tensor, index: tf.Tensor, settings: Settings, classes: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """On the device, for a replica's batch: (model inputs, targets). Crops, flips and mixes."""
-    varied = augmentation(settings)
-    flipped = images.uniform(settings.seed, index, 1, stream=2)[:, 0] < 0.5 * varied.flip
-    if settings.augment == "device":
-        stored, aspect = features
-        boxes = images.random_boxes(settings.seed, index, aspect, varied)
-        inputs = images.crop_and_flip(stored, boxes, flipped, settings.image_size)
-    elif settings.augment == "host":
-        inputs = images.flip(tf.cast(features, tf.float32), flipped)
-    else:
+    """On the device, for a replica's batch: (model inputs, targets).
+
+    Crops and flips where --augment says so; colours and mixes by their own flags, whatever it says.
+    """
+    size, seed, varied = settings.image_size, settings.seed, variation(settings)
+    if settings.augment == "none":
         inputs = tf.cast(features, tf.float32)
+    else:
+        flipped = augmentation.random_flips(seed, index, varied)
+        if settings.augment == "device":
+            stored, aspect = features
+            boxes = augmentation.random_boxes(seed, index, aspect, varied)
+            inputs = augmentation.crop_and_flip(stored, boxes, flipped, size)
+        else:
+            inputs = tf.cast(augmentation.flip(features, flipped), tf.float32)
     targets = tf.one_hot(labels, classes)
-    if settings.mixup:
-        weights = images.mixup_weights(settings.seed, index, settings.mixup)
-        inputs, targets = images.mix(inputs, weights), images.mix(targets, weights)
+    if settings.colour_jitter:
+        inputs = augmentation.jitter_colours(inputs, seed, index, settings.colour_jitter)
+    if settings.mixup or settings.cutmix:
+        kept = augmentation.random_mix(seed, index, settings.mixup, settings.cutmix, size)
+        inputs = augmentation.mix(inputs, kept)
+        targets = augmentation.mix(targets, tf.reduce_mean(kept, axis=(1, 2)))
     smoothing = settings.label_smoothing
     return inputs, targets * (1.0 - smoothing) + smoothing / classes
 

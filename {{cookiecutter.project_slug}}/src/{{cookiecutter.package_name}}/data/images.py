@@ -1,247 +1,200 @@
-"""Images: decoded and cropped one by one on the host, cropped, flipped and mixed in batch on the
-device.
+"""Images on the host: a batch of records decoded, cropped and resized, one image after the other.
 
-Randomness is a function of (seed, index of the example in training): no state to save, the same
-crops on any number of replicas, and the same crops whether the host or the device makes them.
+A batch is what one thread works on. Image by image, threads handed each one on to the next, which
+cost a fifth of the decoding (`docs/decisions.md` of the template has the figures), and reading the
+records and drawing the boxes cost more than either does for all of a batch at once.
 """
 
-import dataclasses
 from collections.abc import Callable
 
 import tensorflow as tf
 
+from .sources import Record
+
 # Part of the shorter side that evaluation keeps: 224 of 256, the custom since AlexNet.
 CENTRE = 7 / 8
-CANDIDATES = 10  # boxes drawn until one fits, as torchvision's RandomResizedCrop does
-MASK32 = 0xFFFFFFFF
+MARGIN = 2  # pixels around a crop that interpolation, of colour too, can reach
 
 
-@dataclasses.dataclass(frozen=True)
-class Augmentation:
-    """The distribution random crops and flips are drawn from.
-
-    The defaults are those of C. Szegedy et al., "Going Deeper with Convolutions", 2014, section 6.
-    """
-
-    area: tuple[float, float] = (0.08, 1.0)  # of the image's area, uniform
-    aspect_ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width / height, log-uniform
-    flip: bool = True  # left to right, one time in two
+def aspects(records: Record) -> tf.Tensor:
+    """Width / height of each original, float32 [batch]: as recorded, or from the image's header."""
+    if "aspect" in records:
+        return records["aspect"]
+    return _aspects(_shapes(records))
 
 
-def uniform(seed: int, index: tf.Tensor, draws: int, stream: int = 0) -> tf.Tensor:
-    """Random numbers that depend on (seed, index, stream) alone.
-
-    A counter put through MurmurHash3's 32-bit finaliser (A. Appleby, public domain), in int64
-    because every device and XLA multiply that. TensorFlow's own stateless generators take one seed
-    a call, so that a batch would need a call for each of its examples.
+def centre_boxes(aspect: tf.Tensor, part: float = CENTRE) -> tf.Tensor:
+    """The central squares that evaluation sees, in parts of an image's height and width.
 
     Args:
-      seed: of the run.
-      index: int64 of any shape S, which example.
-      draws: numbers wanted for each.
-      stream: a number for each purpose, so that crops and flips do not go together.
-
-    Returns:
-      float32 of shape S + [draws], in [0, 1), with 24 random bits.
-    """
-    key = _mix(tf.constant(seed & MASK32, tf.int64) ^ tf.constant(stream * 0x9E3779B9, tf.int64))
-    low, high = index & MASK32, tf.bitwise.right_shift(index, tf.cast(32, tf.int64))
-    example = _mix(_mix(key ^ low) ^ high)
-    numbers = tf.range(1, draws + 1, dtype=tf.int64) * 0x85EBCA77 & MASK32
-    bits = _mix(_mix(example[..., tf.newaxis] ^ numbers))
-    return tf.cast(tf.bitwise.right_shift(bits, tf.cast(8, tf.int64)), tf.float32) * 2.0**-24
-
-
-def _mix(value: tf.Tensor) -> tf.Tensor:
-    def shift(bits: int) -> tf.Tensor:
-        return tf.bitwise.right_shift(value, tf.cast(bits, tf.int64))
-
-    value = value & MASK32
-    value = (value ^ shift(16)) * 0x85EBCA6B & MASK32
-    value = (value ^ shift(13)) * 0xC2B2AE35 & MASK32
-    return value ^ shift(16)
-
-
-def random_boxes(
-    seed: int, index: tf.Tensor, aspect: tf.Tensor, augmentation: Augmentation
-) -> tf.Tensor:
-    """Random crops, in parts of an image's height and width.
-
-    Args:
-      seed: of the run.
-      index: int64 of shape S, which example.
-      aspect: float32 of shape S, each image's width / height.
-      augmentation: the distribution.
-
-    Returns:
-      float32 of shape S + [4]: top, left, height, width, all within [0, 1].
-    """
-    draws = uniform(seed, index, 2 * CANDIDATES + 2, stream=1)
-    low, high = augmentation.area
-    area = low + (high - low) * draws[..., :CANDIDATES]
-    low, high = augmentation.aspect_ratio
-    log_low, log_high = tf.math.log(low), tf.math.log(high)
-    ratio = tf.exp(log_low + (log_high - log_low) * draws[..., CANDIDATES : 2 * CANDIDATES])
-    aspect = aspect[..., tf.newaxis]
-    heights, widths = tf.sqrt(area * aspect / ratio), tf.sqrt(area * ratio / aspect)
-    fits = tf.cast((heights <= 1.0) & (widths <= 1.0), tf.float32)
-    # The first candidate that fits; where none does, the whole image.
-    first = fits * tf.cast(tf.equal(tf.cumsum(fits, axis=-1), 1.0), tf.float32)
-    none = 1.0 - tf.reduce_max(fits, axis=-1)
-    height = tf.reduce_sum(first * heights, axis=-1) + none
-    width = tf.reduce_sum(first * widths, axis=-1) + none
-    top = (1.0 - height) * draws[..., -2]
-    left = (1.0 - width) * draws[..., -1]
-    return tf.stack([top, left, height, width], axis=-1)
-
-
-def random_crop(
-    encoded: tf.Tensor, seed: int, index: tf.Tensor, size: int, augmentation: Augmentation
-) -> tf.Tensor:
-    """Decodes a random crop of one image and resizes it: the host's part of `--augment=host`.
-
-    A JPEG is decoded inside the crop only, which costs about half of decoding all of it.
-
-    Args:
-      encoded: scalar string, a JPEG or PNG.
-      seed: of the run.
-      index: scalar int64, which example of training.
-      size: side of the result in pixels.
-      augmentation: the distribution.
-
-    Returns:
-      uint8 of shape [size, size, 3].
-    """
-
-    def window(height: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
-        sides = tf.cast(tf.stack([height, width]), tf.float32)
-        box = random_boxes(seed, index, sides[1] / sides[0], augmentation)
-        extent = tf.maximum(tf.cast(tf.round(box[2:] * sides), tf.int32), 1)
-        begin = tf.cast(tf.round(box[:2] * sides), tf.int32)
-        begin = tf.minimum(begin, tf.stack([height, width]) - extent)
-        return tf.concat([begin, extent], axis=0)
-
-    return _resize(_decode_window(encoded, window), size)
-
-
-def centre_crop(encoded: tf.Tensor, size: int, part: float = CENTRE) -> tf.Tensor:
-    """Decodes the central square of one image and resizes it: what evaluation sees.
-
-    Args:
-      encoded: scalar string, a JPEG or PNG.
-      size: side of the result in pixels.
+      aspect: float32 [batch], each image's width / height.
       part: of the shorter side, how much to keep.
 
     Returns:
-      uint8 of shape [size, size, 3].
+      float32 [batch, 4]: top, left, height, width.
     """
-
-    def window(height: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
-        shorter = tf.cast(tf.minimum(height, width), tf.float32)
-        side = tf.maximum(tf.cast(tf.round(part * shorter), tf.int32), 1)
-        return tf.stack([(height - side) // 2, (width - side) // 2, side, side])
-
-    return _resize(_decode_window(encoded, window), size)
+    height, width = part * tf.minimum(1.0, aspect), part * tf.minimum(1.0, 1.0 / aspect)
+    return tf.stack([(1.0 - height) / 2, (1.0 - width) / 2, height, width], axis=-1)
 
 
-def whole(encoded: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Decodes all of one image into a square: the host's part of `--augment=device`.
+def crops(
+    records: Record, size: int, boxes_of: Callable[[tf.Tensor], tf.Tensor] = centre_boxes
+) -> tf.Tensor:
+    """Decodes a part of each image and resizes it: all of the host's work but batching.
+
+    A JPEG is decoded inside its box only, which costs about half of decoding all of it.
 
     Args:
-      encoded: scalar string, a JPEG or PNG.
-      size: side of the result in pixels.
+      records: a batch; `image` [batch] holds JPEG, PNG, GIF, BMP or WebP, or `pixels` the images.
+      size: side of the results in pixels.
+      boxes_of: float32 aspects [batch] -> boxes [batch, 4]: top, left, height, width, in parts of
+        an image's height and width.
 
     Returns:
-      uint8 of shape [size, size, 3], and the original width / height, a scalar float32.
+      uint8 [batch, size, size, 3].
     """
-    image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
-    shape = tf.cast(tf.shape(image), tf.float32)
-    return _resize(image, size), shape[1] / shape[0]
+    shapes = _shapes(records)
+    aspect = records["aspect"] if "aspect" in records else _aspects(shapes)
+    windows = _windows(boxes_of(aspect), shapes)
+    if "pixels" in records:
+
+        def cut(element: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+            return _resize(_slice(*element), size)
+
+        return _each(cut, (records["pixels"], windows), [size, size, 3])
+
+    def decode(element: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        return _resize(_decode_window(*element), size)
+
+    return _each(decode, (records["image"], windows), [size, size, 3])
 
 
-def crop_and_flip(images: tf.Tensor, boxes: tf.Tensor, flipped: tf.Tensor, size: int) -> tf.Tensor:
-    """Crops, resizes and mirrors a batch with two matrix products an image.
+def squares(
+    records: Record, size: int, boxes_of: Callable[[tf.Tensor], tf.Tensor]
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The images squeezed into squares, for the device to crop: the host's part of its work.
 
-    Every row of the two matrices holds the bilinear weights of one output row or column, so there
-    is no gather and XLA compiles it; `tf.image.crop_and_resize` it does not.
+    Images that are stored as squares stay of their size and, where they are JPEGs, only the rows
+    that their boxes reach are decoded: entropy coding must be undone from the top, but not to the
+    bottom. The other rows are black, and nothing reads them.
 
     Args:
-      images: any dtype, shape [batch, height, width, channels].
-      boxes: float32 [batch, 4]: top, left, height, width in parts of the image.
-      flipped: bool [batch], which to mirror left to right.
-      size: side of the result in pixels.
+      records: a batch, as for `crops`.
+      size: side of the results in pixels, for images that are not squares of one size already.
+      boxes_of: what the device is going to crop, as for `crops`.
 
     Returns:
-      float32 of shape [batch, size, size, channels].
+      uint8 [batch, side, side, 3], and each original's width / height, float32 [batch].
     """
-    height, width = images.shape[1], images.shape[2]
-    columns = tf.range(size, dtype=tf.float32)
-    across = tf.where(flipped[:, tf.newaxis], size - 1 - columns, columns[tf.newaxis])
-    down = tf.broadcast_to(columns, tf.shape(across))
-    rows = _bilinear(down, boxes[:, 0], boxes[:, 2], size, height)
-    columns = _bilinear(across, boxes[:, 1], boxes[:, 3], size, width)
-    images = tf.cast(images, tf.float32)
-    narrow = tf.einsum("bow,bhwc->bhoc", columns, images)
-    return tf.einsum("boh,bhwc->bowc", rows, narrow)
+    if "pixels" in records:
+        return records["pixels"], records["aspect"]
+    if "side" in records:
+        side = int(tf.get_static_value(records["side"]))
+        aspect = records["aspect"]
+        return _decode_rows(records["image"], boxes_of(aspect), side), aspect
+
+    def decode(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+        return _resize(image, size), tf.shape(image)[:2]
+
+    wanted = (tf.TensorSpec([size, size, 3], tf.uint8), tf.TensorSpec([2], tf.int32))
+    images, shapes = tf.map_fn(
+        decode, records["image"], fn_output_signature=wanted, parallel_iterations=1
+    )
+    return images, _aspects(shapes)
 
 
-def flip(images: tf.Tensor, flipped: tf.Tensor) -> tf.Tensor:
-    """Mirrors those images of [batch, height, width, channels] that `flipped`, [batch], names."""
-    return tf.where(flipped[:, tf.newaxis, tf.newaxis, tf.newaxis], images[:, :, ::-1], images)
+def whole_sizes(records: Record) -> tf.Tensor:
+    """Decodes all of each image, to see that it can be; returns their sizes, int32 [batch, 2]."""
+    if "pixels" in records:
+        return _shapes(records)
+
+    def decode(encoded: tf.Tensor) -> tf.Tensor:
+        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+        return tf.shape(image)[:2]
+
+    wanted = tf.TensorSpec([2], tf.int32)
+    return tf.map_fn(decode, records["image"], fn_output_signature=wanted, parallel_iterations=1)
 
 
-def mixup_weights(seed: int, index: tf.Tensor, alpha: float) -> tf.Tensor:
-    """Weights drawn from Beta(alpha, alpha), float32 of `index`'s shape [batch].
-
-    Drawn as M. Jöhnk does ("Erzeugung von betaverteilten und gammaverteilten Zufallszahlen",
-    Metrika 8, 1964): the first of 16 pairs u^(1/alpha), v^(1/alpha) with a sum of at most 1. It is
-    elementwise, so XLA compiles it; TensorFlow's gamma sampler it does not.
-    """
-    draws = uniform(seed, index, 32, stream=3)
-    u, v = draws[..., :16] ** (1.0 / alpha), draws[..., 16:] ** (1.0 / alpha)
-    chosen = tf.argmax(tf.cast((u + v <= 1.0) & (u + v > 0.0), tf.int32), axis=-1)
-    u, v = tf.gather(u, chosen, batch_dims=1), tf.gather(v, chosen, batch_dims=1)
-    return tf.math.divide_no_nan(u, u + v)
-
-
-def mix(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Each example blended with its mirror in the batch, as H. Zhang et al., "mixup", 2017.
-
-    Args:
-      values: float of shape [batch, ...]: inputs or targets.
-      weights: float32 [batch], how much of the example itself is kept.
-    """
-    shape = [-1] + [1] * (values.shape.rank - 1)
-    weights = tf.cast(tf.reshape(weights, shape), values.dtype)
-    return weights * values + (1 - weights) * values[::-1]
+def _decode_rows(encoded: tf.Tensor, boxes: tf.Tensor, side: int) -> tf.Tensor:
+    """Decodes those rows of square JPEGs that the boxes reach; uint8 [batch, side, side, 3]."""
+    begin = tf.cast(tf.floor(boxes[:, 0] * side), tf.int32) - MARGIN
+    end = tf.cast(tf.math.ceil((boxes[:, 0] + boxes[:, 2]) * side), tf.int32) + MARGIN
+    begin, end = tf.maximum(begin, 0), tf.minimum(end, side)
+    zeros = tf.zeros_like(begin)
+    windows = tf.stack([begin, zeros, end - begin, zeros + side], axis=1)
+    # Rows of all images and the black ones between them, joined once: a pad of each would copy
+    # every image twice.
+    gaps = tf.concat([begin, [0]], 0) - tf.concat([[0], end - side], 0)
+    count = encoded.shape[0] or tf.shape(encoded)[0]
+    rows = tf.TensorArray(tf.uint8, 2 * count + 1, infer_shape=False, element_shape=[None, side, 3])
+    black = tf.zeros([2 * side, side, 3], tf.uint8)
+    for i in tf.range(count):
+        decoded = tf.io.decode_and_crop_jpeg(encoded[i], windows[i], channels=3)
+        rows = rows.write(2 * i, black[: gaps[i]]).write(2 * i + 1, decoded)
+    rows = rows.write(2 * count, black[: gaps[count]])
+    return tf.reshape(rows.concat(), [count, side, side, 3])
 
 
-def _bilinear(
-    position: tf.Tensor, begin: tf.Tensor, extent: tf.Tensor, size: int, source: int
-) -> tf.Tensor:
-    """[batch, size, source] weights of source pixels for outputs at `position` [batch, size]."""
-    centre = begin[:, tf.newaxis] + extent[:, tf.newaxis] * (position + 0.5) / size
-    centre = tf.clip_by_value(centre * source - 0.5, 0.0, source - 1.0)
-    pixels = tf.range(source, dtype=tf.float32)
-    return tf.maximum(0.0, 1.0 - tf.abs(centre[..., tf.newaxis] - pixels))
+def _each(body: Callable, elements: tuple[tf.Tensor, ...], shape: list[int]) -> tf.Tensor:
+    signature = tf.TensorSpec(shape, tf.uint8)
+    return tf.map_fn(body, elements, fn_output_signature=signature, parallel_iterations=1)
 
 
-def _decode_window(
-    encoded: tf.Tensor, window: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-) -> tf.Tensor:
-    """Decodes one part of an image: `window(height, width)` -> [top, left, height, width]."""
+def _shapes(records: Record) -> tf.Tensor:
+    """Height and width of each stored image, int32 [batch, 2]."""
+    if "pixels" in records:
+        pixels = records["pixels"]
+        return tf.broadcast_to(pixels.shape[1:3], [tf.shape(pixels)[0], 2])
+    if "side" in records:
+        return tf.broadcast_to(records["side"], [tf.shape(records["image"])[0], 2])
+    wanted = tf.TensorSpec([2], tf.int32)
+    return tf.map_fn(_shape, records["image"], fn_output_signature=wanted, parallel_iterations=1)
 
+
+def _shape(encoded: tf.Tensor) -> tf.Tensor:
     def jpeg() -> tf.Tensor:
-        shape = tf.io.extract_jpeg_shape(encoded)
-        return tf.io.decode_and_crop_jpeg(encoded, window(shape[0], shape[1]), channels=3)
+        return tf.io.extract_jpeg_shape(encoded)[:2]
+
+    def png() -> tf.Tensor:  # its header: 8 bytes, then a chunk's length and name, width, height
+        size = tf.io.decode_raw(tf.strings.substr(encoded, 16, 8), tf.int32, little_endian=False)
+        return tf.reverse(size, [0])
+
+    def other() -> tf.Tensor:
+        return tf.shape(tf.io.decode_image(encoded, channels=3, expand_animations=False))[:2]
+
+    is_png = tf.equal(tf.strings.substr(encoded, 0, 8), b"\x89PNG\r\n\x1a\n")
+    return tf.cond(tf.io.is_jpeg(encoded), jpeg, lambda: tf.cond(is_png, png, other))
+
+
+def _aspects(shapes: tf.Tensor) -> tf.Tensor:
+    sides = tf.cast(shapes, tf.float32)
+    return sides[:, 1] / sides[:, 0]
+
+
+def _windows(boxes: tf.Tensor, shapes: tf.Tensor) -> tf.Tensor:
+    """Boxes in whole pixels, int32 [batch, 4]: top, left, height, width, at least one pixel."""
+    sides = tf.cast(shapes, tf.float32)
+    extent = tf.maximum(tf.cast(tf.round(boxes[:, 2:] * sides), tf.int32), 1)
+    begin = tf.cast(tf.round(boxes[:, :2] * sides), tf.int32)
+    return tf.concat([tf.minimum(begin, shapes - extent), extent], axis=1)
+
+
+def _decode_window(encoded: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+    def jpeg() -> tf.Tensor:
+        return tf.io.decode_and_crop_jpeg(encoded, window, channels=3)
 
     def other() -> tf.Tensor:
         image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
-        shape = tf.shape(image)
-        top, left, height, width = tf.unstack(window(shape[0], shape[1]))
-        return image[top : top + height, left : left + width]
+        return _slice(image, window)
 
     return tf.cond(tf.io.is_jpeg(encoded), jpeg, other)
+
+
+def _slice(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+    top, left, height, width = tf.unstack(window)
+    return image[top : top + height, left : left + width]
 
 
 def _resize(image: tf.Tensor, size: int) -> tf.Tensor:
