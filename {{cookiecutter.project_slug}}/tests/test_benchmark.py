@@ -71,7 +71,7 @@ def test_what_was_ready_before_the_clock_started_does_not_count(monkeypatch):
         last.append(name)
         clock.run(max(0, steps - ready))
 
-    pair = [probes.Probe(name, lambda steps, name=name: run(name, steps)) for name in "ab"]
+    pair = [probes.Probe(name, lambda steps, name=name: run(name, steps), 3) for name in "ab"]
     measured = probes.measure(pair, repeats=3)
     assert measured["a"].step_ms == pytest.approx([20] * 3)
 

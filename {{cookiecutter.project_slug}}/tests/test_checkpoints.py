@@ -6,7 +6,8 @@ import resource
 import pytest
 import tensorflow as tf
 
-from {{cookiecutter.package_name}}.checkpoints import Checkpoints, write_durably
+from {{cookiecutter.package_name}}.checkpoints import Checkpoints
+from {{cookiecutter.package_name}}.durable import write_durably
 from {{cookiecutter.package_name}}.errors import RunFailed
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -19,7 +20,7 @@ MIRRORED = {"strategy": "mirrored", "logical_devices": 2}
 
 def build(*flags, **changes):
     asked = parse(Settings, ["--data=digits", "--steps=50", "--strategy=one_device", *flags])
-    return jobs.build(dataclasses.replace(asked, **changes))
+    return jobs.build(dataclasses.replace(asked, **changes), Path())
 
 
 @pytest.fixture(scope="module")
@@ -130,9 +131,12 @@ def test_every_validation_example_counts_once(batch_size):
 def validation_examples():
     """Every validation image and label, decoded one by one, with no pipeline."""
     job = build()
-    records = job.splits.validation.in_order().enumerate()
-    pairs = [job.decode_evaluation(record, position) for position, record in records]
-    return np.stack([image.numpy() for image, _ in pairs]), [int(label) for _, label in pairs]
+    source = job.splits.validation
+    pairs = [
+        job.decode_evaluation(source.read(element), element)
+        for element in source.in_order().batch(1)
+    ]
+    return np.concatenate([image for image, _ in pairs]), [int(label[0]) for _, label in pairs]
 
 
 def plain_evaluation(job):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import noise_jpeg
-from test_sources import write_folder, write_records
+from test_sources import write_folder, write_raw, write_records
 
 from {{cookiecutter.package_name}} import settings, task
 from {{cookiecutter.package_name}}.data import pipeline
@@ -24,8 +24,8 @@ def decode():
     return functools.partial(task.decode_training, settings=asked, classes=100)
 
 
-def read_label(record, index):
-    return record["source_index"], record["label"]
+def read_label(records, index):
+    return records["source_index"], records["label"]
 
 
 def test_batches_cross_epochs_and_drop_nothing(tmp_path):
@@ -108,3 +108,65 @@ def test_a_label_that_is_no_class_is_named(tmp_path, decode):
 
 def test_nothing_is_blamed_when_every_record_decodes(photos, decode):
     assert pipeline.explain_bad_record(photos.train, decode, 0, 0, 40) is None
+
+
+@pytest.mark.parametrize("augment", ["host", "device", "none"])
+@pytest.mark.parametrize("kind", ["records", "prepared", "raw", "folder"])
+def test_every_example_is_decoded_once_an_epoch_wherever_it_is_cropped(tmp_path, kind, augment):
+    if kind == "folder":
+        opened = open_data(f"folder:{write_folder(tmp_path)}")
+    elif kind == "raw":
+        opened = open_data(f"records:{write_raw(tmp_path, size=24)}")
+    else:
+        opened = open_data(f"records:{write_records(tmp_path, side=24 * (kind == 'prepared'))}")
+    source, n = opened.train, opened.train.count
+    asked = settings.parse(settings.Settings, [f"--augment={augment}", "--image_size=16"])
+
+    def decode(records, index):
+        features, _ = task.decode_training(records, index, settings=asked, classes=100)
+        return features, records["source_index"] + 1000 * records["label"]
+
+    seen = []
+    for features, names, _ in pipeline.training_batches(source, decode, 10, 3).take(2 * n // 10):
+        for tensor in tf.nest.flatten(features):
+            assert tensor.shape[0] == 10
+        seen += names.numpy().tolist()
+    first, second = seen[:n], seen[n : 2 * n]
+    if kind == "folder":  # a file is the record: only its class tells
+        assert sorted(first) == sorted(second[: len(first)]) or len(second) < n
+    else:
+        assert len(set(first)) == n and set(second) <= set(first)
+        assert len(set(second)) == len(second)
+
+
+@pytest.mark.parametrize("batch_size", [128, 192, 250])
+def test_a_large_batch_is_decoded_in_parts_and_joined_in_order(tmp_path, batch_size):
+    source = open_data(f"records:{write_records(tmp_path)}").train
+    whole = pipeline.training_batches(source, read_label, 1, seed=1).take(2 * batch_size)
+    expected = [int(labels[0]) for _, labels, _ in whole]
+    seen = []
+    for _, labels, index in pipeline.training_batches(source, read_label, batch_size, 1).take(2):
+        assert labels.shape == (batch_size,)
+        np.testing.assert_array_equal(index, len(seen) + np.arange(batch_size))
+        seen += labels.numpy().tolist()
+    assert seen == expected
+
+
+def test_raw_records_are_verified_the_first_time_they_are_read_and_only_then(tmp_path, monkeypatch):
+    wanted = []
+    monkeypatch.setattr(
+        pipeline, "intact", lambda records: wanted.append(1) or tf.ones_like(records["label"]) > 0
+    )
+    source = open_data(f"records:{write_raw(tmp_path)}").train
+    checks = []
+
+    def verified(records, needed):
+        tf.py_function(lambda flag: checks.append(bool(flag)), [needed], [])
+        return original(records, needed)
+
+    original = pipeline._verified
+    monkeypatch.setattr(pipeline, "_verified", verified)
+    list(pipeline.training_batches(source, read_label, 10, 0, start=30).take(25))
+    # From 30 on, the second epoch is the first that holds every record.
+    assert checks[:17] == [True] * 17 and checks[17:25] == [False] * 8
+    assert wanted

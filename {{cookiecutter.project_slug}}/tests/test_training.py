@@ -276,7 +276,7 @@ def test_steps_and_evaluations_follow_the_epochs(tmp_path):
         settings.Settings,
         [data, "--epochs=3", "--batch_size=32", "--model=small_convnet", "--image_size=16"],
     )
-    job = jobs.build(asked)
+    job = jobs.build(asked, tmp_path)
     assert job.steps == 9  # 300 examples in whole batches
     assert job.evaluation_steps() == [4, 7, 9]  # as soon as 100 and 200 have been seen, and last
 

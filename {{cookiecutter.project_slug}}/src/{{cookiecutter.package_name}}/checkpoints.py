@@ -16,10 +16,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from .durable import PARTIAL, sync, write_durably
 from .errors import RunFailed
 
 STATE = "state.json"
-PARTIAL = ".partial-"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Checkpoints:
                 ) from error
             shutil.rmtree(target, ignore_errors=True)
             os.rename(partial, target)
-            _sync(self._directory)
+            sync(self._directory)
         if best:
             write_durably(self._directory / "best", target.name)
         self._prune()
@@ -84,7 +84,7 @@ class Checkpoints:
         document = {"step": step, "state": state, "files": files}
         (partial / STATE).write_text(json.dumps(document, indent=1), encoding="utf-8")
         for path in [*partial.iterdir(), partial]:
-            _sync(path)
+            sync(path)
 
     def restore(self) -> Restored | None:
         """Restores the newest checkpoint that is whole; None if there has never been one.
@@ -139,15 +139,6 @@ def damage(path: Path) -> str | None:
     return None
 
 
-def write_durably(path: Path, text: str) -> None:
-    """Replaces a small file: after a kill it is the old one or the new one, never a part."""
-    partial = path.with_name(f"{PARTIAL}{os.getpid()}-{path.name}")
-    partial.write_text(text, encoding="utf-8")
-    _sync(partial)
-    os.replace(partial, path)
-    _sync(path.parent)
-
-
 def _fingerprint(path: Path) -> list[int]:
     """[bytes, CRC-32]: zlib's runs at 4 GB/s here, faster than any disk the file lies on."""
     value = 0
@@ -155,11 +146,3 @@ def _fingerprint(path: Path) -> list[int]:
         while block := file.read(1 << 22):
             value = zlib.crc32(block, value)
     return [path.stat().st_size, value]
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,14 +3,18 @@
 import dataclasses
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from . import task
-from .data.caching import in_memory
+from .data.bad_records import leave_out_bad
+from .data.caching import in_memory, on_disk
+from .data.listing import user_cache
 from .data.pipeline import evaluation_batches, evaluation_count, training_batches
+from .data.service import service_batches
 from .data.sources import Splits
 from .distribution import Devices, batch_warning, check_batch, choose_devices, choose_precision
 from .loop import Loop
@@ -45,9 +49,16 @@ class Job:
 
     def training_batches(self, step: int = 0) -> tf.data.Dataset:
         """The batches from the one after `step` steps on."""
-        batch_size, seed = self.settings.batch_size, self.settings.seed
-        start = step * batch_size
-        return training_batches(self.splits.train, self.decode_training, batch_size, seed, start)
+        batch_size, seed, address = (
+            self.settings.batch_size,
+            self.settings.seed,
+            self.settings.data_service,
+        )
+        train, decode, start = self.splits.train, self.decode_training, step * batch_size
+        if address:
+            steps = self.steps - step
+            return service_batches(train, decode, batch_size, seed, start, steps, address)
+        return training_batches(train, decode, batch_size, seed, start)
 
     @functools.cached_property
     def evaluation_batches(self) -> Any:
@@ -105,8 +116,13 @@ class Job:
         return self.steps * self.settings.batch_size / self.splits.train.count
 
 
-def build(settings: Settings) -> Job:
-    """Builds what the settings ask for, from the devices up."""
+def build(settings: Settings, run_path: Path) -> Job:
+    """Builds what the settings ask for, from the devices up.
+
+    Args:
+      settings: the flags.
+      run_path: the run's directory, where the list of bad records is kept.
+    """
     if settings.deterministic:
         tf.config.experimental.enable_op_determinism()
     devices = choose_devices(settings.strategy, settings.logical_devices)
@@ -116,9 +132,7 @@ def build(settings: Settings) -> Job:
         settings = dataclasses.replace(settings, augment="device" if on_gpu else "host")
     check_batch(settings.batch_size, devices.replicas, settings.accumulate)
     precision, _ = choose_precision(settings.precision, devices)
-    splits = task.open_splits(settings)
-    if settings.cache == "memory":
-        splits = dataclasses.replace(splits, train=in_memory(splits.train))
+    splits = _open(settings, run_path)
     classes = len(splits.classes)
     total = settings.epochs * splits.train.count // settings.batch_size
     steps = settings.steps or max(1, total)
@@ -145,3 +159,21 @@ def build(settings: Settings) -> Job:
             jit=jit,
         )
     return Job(settings, devices, precision, jit, splits, model, schedule, optimizer, loop, steps)
+
+
+def _open(settings: Settings, run_path: Path) -> Splits:
+    """The data, without what is bad and with the training part where `--cache` wants it."""
+    splits = task.open_splits(settings)
+    if settings.bad_records == "skip":
+        decode = functools.partial(
+            task.decode_whole, settings=settings, classes=len(splits.classes)
+        )
+        kept = run_path / "bad_records.json"
+        splits = leave_out_bad(splits, decode, settings.bad_budget, kept)
+    if settings.cache == "memory":
+        return dataclasses.replace(splits, train=in_memory(splits.train))
+    if settings.cache == "disk":
+        directory, buffer_bytes = user_cache(settings.cache_dir), settings.shuffle_memory << 20
+        train = on_disk(splits.train, settings.data, directory, buffer_bytes)
+        return dataclasses.replace(splits, train=train)
+    return splits

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .checkpoints import write_durably
+from .durable import write_durably
 from .errors import UserError
 from .settings import Settings, refuse_changes, to_json
 

@@ -41,6 +41,16 @@ def flag(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def argument(name: str, meaning: str) -> Any:
+    """A settings field that is given by position, not by name.
+
+    Args:
+      name: what stands for it in the help, such as "SRC".
+      meaning: the help text.
+    """
+    return dataclasses.field(default="", metadata={"argument": name, "meaning": meaning})
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """Trains, evaluates and checkpoints a model; resumes what --run_dir holds.
@@ -86,12 +96,22 @@ class Settings:
     )
     cache: str = flag(
         "none",
-        "keep the encoded training records in memory",
-        choices=("none", "memory"),
-        free=True,
+        "keep the training records, as they are stored, in memory or on a local disk",
+        choices=("none", "memory", "disk"),
     )
     cache_dir: str = flag(
-        "", "where synthetic photos are kept; default: the user's cache", free=True
+        "", "of synthetic photos and --cache=disk; default: the user's cache", free=True
+    )
+    data_service: str = flag(
+        "", "grpc://HOST:PORT of a tf.data service (see serve) that reads and decodes"
+    )
+    bad_records: str = flag(
+        "error",
+        "what a damaged record does: stop the run, or be left out after a check of all of them",
+        choices=("error", "skip"),
+    )
+    bad_budget: float = flag(
+        0.01, "part of a split's records that --bad_records=skip may leave out", low=0, high=1
     )
     shuffle_memory: int = flag(256, "MiB of encoded records that a shuffle buffer holds", low=1)
     learning_rate: float = flag(0.0, "peak of the schedule; 0: by data", low=0)
@@ -101,7 +121,13 @@ class Settings:
     ema: float = flag(
         0.0, "decay of averaged weights, for evaluation; 0: none", low=0, high=0.99999
     )
+    colour_jitter: float = flag(
+        0.0, "strength of random brightness, contrast and saturation; 0: none", low=0, high=1
+    )
     mixup: float = flag(0.0, "alpha of mixup; 0: none", low=0)
+    cutmix: float = flag(
+        0.0, "alpha of cutmix; 0: none; beside mixup, every example gets one of the two", low=0
+    )
     label_smoothing: float = flag(0.0, "probability spread over the classes", low=0, high=0.99)
     dropout: float = flag(0.0, "drop-out rate before the head", low=0, high=0.99)
     seed: int = flag(0, "of weights, order and augmentation", low=0, high=2**31 - 1)
@@ -115,11 +141,62 @@ class Settings:
 
 
 @dataclasses.dataclass(frozen=True)
+class ServeSettings:
+    """Reads and decodes for trainings elsewhere: the dispatcher or a worker of a data service.
+
+    One dispatcher, any number of workers; the trainings are started with --data_service.
+    """
+
+    port: int = flag(
+        -1,
+        "to listen on; -1: 5050 for the dispatcher, any free one for a worker",
+        low=-1,
+        high=65535,
+    )
+    dispatcher: str = flag("", "HOST:PORT of it: be one of its workers; default: be the dispatcher")
+    host: str = flag("", "under which others reach this machine; default: its host name")
+
+
+@dataclasses.dataclass(frozen=True)
 class DoctorSettings:
     """Says whether TensorFlow sees the GPUs of this machine and, if not, why not and what to do."""
 
     gpus: int = flag(-1, "GPUs that must be usable; -1: as many as the hardware shows", low=-1)
     json: bool = flag(False, "print the facts and findings as JSON")
+
+
+@dataclasses.dataclass(frozen=True)
+class PrepareSettings:
+    """Turns a data set into training shards: shuffled once, of even size, under a manifest.
+
+    Killed or short of disk space, the same command continues where it was. The files depend on the
+    source and the flags alone, not on the number of workers.
+    """
+
+    source: str = argument(
+        "SRC", "what --data takes: folder:DIR, records:DIR, tfds:NAME, synthetic"
+    )
+    destination: str = argument("DST", "the directory to make; train with --data=records:DST")
+    check: str = flag("", "instead of SRC and DST: verify this prepared directory, name the damage")
+    format: str = flag(
+        "jpeg",
+        "jpeg: squares of --size, encoded again; raw: their pixels; keep: the original bytes",
+        choices=("jpeg", "raw", "keep"),
+    )
+    size: int = flag(256, "side of the stored squares in pixels", low=1, high=8192)
+    quality: int = flag(90, "of the JPEGs", low=1, high=100)
+    shards: int = flag(
+        0, "files of the training split; 0: a power of two, 100 to 200 MB each", low=0
+    )
+    seed: int = flag(0, "of the order the records are stored in", low=0, high=2**31 - 1)
+    workers: int = flag(0, "processes that decode and encode; 0: one for each usable CPU", low=0)
+    on_bad: str = flag(
+        "error",
+        "what a file that cannot be decoded does: stop, or be left out and listed",
+        choices=("error", "skip"),
+    )
+    bad_budget: float = flag(0.01, "part of the records that may be skipped", low=0, high=1)
+    cache_dir: str = flag("", "where synthetic photos are kept; default: the user's cache")
 
 
 def parse(kind: type[T], argv: Sequence[str] | None = None) -> T:
@@ -136,17 +213,22 @@ def parse(kind: type[T], argv: Sequence[str] | None = None) -> T:
         print(_help_text(kind))
         raise SystemExit(0)
     values = flags.FlagValues()
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+    values.set_gnu_getopt(True)  # flags may follow arguments
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    arguments = [field for field in fields if "argument" in field.metadata]
+    named = [field for field in fields if field not in arguments]
+    for field in named:
         _define(field, values)
     try:
         rest = values(["", *argv])[1:]
-        if rest:
-            raise flags.Error(f"unexpected argument {rest[0]!r}: flags are written --name=value")
+        if len(rest) > len(arguments):
+            extra = rest[len(arguments)]
+            raise flags.Error(f"unexpected argument {extra!r}: flags are written --name=value")
     except flags.Error as error:
         print(f"{_command(kind)}: {' '.join(str(error).split())}", file=sys.stderr)
         raise SystemExit(USAGE) from None
-    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    return kind(**{name: values[name].value for name in names})
+    given = {field.name: value for field, value in zip(arguments, rest, strict=False)}
+    return kind(**given, **{field.name: values[field.name].value for field in named})
 
 
 def to_json(settings: Any) -> dict[str, Any]:
@@ -198,9 +280,18 @@ def _command(kind: type) -> str:
 
 
 def _help_text(kind: type) -> str:
-    lines = [f"python -m {__package__}.{_command(kind)} [--flag=value ...]", ""]
-    lines += [line.strip() for line in (kind.__doc__ or "").strip().splitlines()] + ["", "Flags:"]
-    for field in dataclasses.fields(kind):
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    arguments = [field for field in fields if "argument" in field.metadata]
+    usage = [f"python -m {__package__}.{_command(kind)}"]
+    usage += [field.metadata["argument"] for field in arguments] + ["[--flag=value ...]"]
+    lines = [" ".join(usage), ""]
+    lines += [line.strip() for line in (kind.__doc__ or "").strip().splitlines()] + [""]
+    for field in arguments:
+        lines += [f"  {field.metadata['argument']}", f"      {field.metadata['meaning']}"]
+    lines += ["", "Flags:"] if arguments else ["Flags:"]
+    for field in fields:
+        if field in arguments:
+            continue
         choices = field.metadata["choices"]
         default = f" [{field.default}]" if field.default != "" else ""
         lines.append(f"  --{field.name}{default}")

@@ -13,14 +13,21 @@ import tensorflow as tf
 
 from . import task
 from .checkpoints import Checkpoints
-from .data.pipeline import AHEAD, explain_bad_record
-from .errors import TERMINATED, NotFinite
+from .data.pipeline import examples_ahead, explain_bad_record
+from .errors import TERMINATED, NotFinite, RunFailed
 from .job import Job, build
 from .loop import CallPace, require_finite
 from .progress import Progress
 from .run_directory import RunDirectory
 from .settings import Settings
 
+# What TensorFlow raises at a record that is bad, damaged, missing, or gone with its file.
+BAD_DATA = (
+    tf.errors.InvalidArgumentError,
+    tf.errors.DataLossError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.NotFoundError,
+)
 LOG_LINES = 200  # in metrics.jsonl over a whole run: enough for a curve, few enough to read
 
 
@@ -63,7 +70,7 @@ def train(settings: Settings) -> int:
     """Trains to the end or to SIGTERM, resuming what the run holds. Returns the exit code."""
     stop = Stop()
     run = RunDirectory(settings)
-    job = build(settings)
+    job = build(settings, run.path)
     print(job.describe(), flush=True)
     checkpoints = Checkpoints(run.checkpoints, job.tracked())
     state = State()
@@ -131,7 +138,7 @@ def _call(
 ) -> np.ndarray:
     """One call of the loop, counted and logged; returns its losses."""
     batch_size = job.settings.batch_size
-    ahead = (steps + 2 * AHEAD) * batch_size
+    ahead = steps * batch_size + examples_ahead(batch_size)
     with _naming_bad_records(job, state.step * batch_size, ahead), pace:
         losses = job.loop.train(iterator, steps)
     require_finite(losses, state.step + 1, checkpoints.newest())
@@ -194,8 +201,10 @@ def _naming_bad_records(job: Job, start: int | None, ahead: int) -> Iterator[Non
     """
     try:
         yield
-    except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
+    except BAD_DATA as error:
         splits, seed = job.splits, job.settings.seed
+        if start is not None and job.settings.data_service:
+            raise RunFailed(f"--data_service: {error.message.splitlines()[0]}") from error
         if start is None:
             found = explain_bad_record(splits.validation, job.decode_evaluation, None, 0, ahead)
         else:

@@ -11,19 +11,19 @@ WINDOW_SECONDS = 3.0  # of one repeat of one probe: 3 probes x 5 repeats stay un
 SETTLED = 0.02  # warm-up ends when three windows in a row trend by less than this in all
 WARM_WINDOW_SECONDS = 0.5
 MOST_WARM_WINDOWS = 20
-DRAINED = 3  # steps before a window's clock starts: two batches are ready then, one half made
 
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
     """Something that runs a number of steps and returns when the last one is done.
 
-    `ahead` says that a pipeline works ahead of it: its batches must be used up before the clock.
+    `ahead` is how many steps a pipeline may have worked ahead of it: they are run before the clock
+    starts, or batches that were made in the pauses would count as made in the window.
     """
 
     name: str
     run: Callable[[int], object]
-    ahead: bool = True
+    ahead: int = 0
 
 
 @dataclasses.dataclass
@@ -55,7 +55,7 @@ def measure(probes: Sequence[Probe], repeats: int = REPEATS) -> dict[str, Measur
             for probe in order:
                 result = measured[probe.name]
                 if probe.ahead:
-                    probe.run(DRAINED)
+                    probe.run(probe.ahead)
                 result.step_ms.append(1000 * _seconds(probe, result.steps) / result.steps)
                 progress.advance(1, f"{probe.name} {result.step_ms[-1]:.3g} ms a step")
     return measured

@@ -12,10 +12,10 @@ import keras
 import tensorflow as tf
 
 from .. import task
-from ..checkpoints import write_durably
 from ..data.caching import in_memory
-from ..data.pipeline import training_batches
+from ..data.pipeline import examples_ahead, training_batches
 from ..data.sources import first_records
+from ..durable import write_durably
 from ..job import Job, build
 from ..run_directory import RunDirectory
 from ..runtime import memory_limit, usable_cpus
@@ -30,7 +30,7 @@ MEMORY_BATCHES = 4  # whose records the probe of the input from memory goes roun
 def benchmark(settings: Settings) -> int:
     """Measures, prints the verdict and writes benchmark.json. Returns the exit code."""
     run = RunDirectory(settings)
-    job = build(settings)
+    job = build(settings, run.path)
     print(job.describe(), flush=True)
     probes, first_batch_s = _probes(job)
     measured = measure(probes)
@@ -98,11 +98,12 @@ def _probes(job: Job) -> tuple[list[Probe], float]:
         in_memory(sample), job.decode_training, batch_size, job.settings.seed
     )
     remembered = iter(loop.distribute(from_memory))
+    ahead = -(-examples_ahead(batch_size) // batch_size)
     probes = [
-        Probe("end_to_end", lambda steps: loop.train(whole, steps)),
-        Probe("input", lambda steps: loop.consume(alone, steps)),
-        Probe("input_from_memory", lambda steps: loop.consume(remembered, steps)),
-        Probe("step_resident", lambda steps: loop.train_resident(batch, steps), ahead=False),
+        Probe("end_to_end", lambda steps: loop.train(whole, steps), ahead),
+        Probe("input", lambda steps: loop.consume(alone, steps), ahead),
+        Probe("input_from_memory", lambda steps: loop.consume(remembered, steps), ahead),
+        Probe("step_resident", lambda steps: loop.train_resident(batch, steps)),
     ]
     return probes, first_batch_s
 

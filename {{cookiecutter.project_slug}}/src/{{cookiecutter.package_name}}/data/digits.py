@@ -33,12 +33,12 @@ def _source(images: np.ndarray, labels: np.ndarray) -> Indexed:
     encoded = tf.stack([tf.io.encode_png(image[..., np.newaxis]) for image in images])
     numbers = tf.constant(labels)
 
-    def read(index: tf.Tensor) -> Record:
+    def read(indices: tf.Tensor) -> Record:
         return {
-            "image": tf.gather(encoded, index),
-            "label": tf.gather(numbers, index),
-            "source_file": tf.constant("digits"),
-            "source_index": index,
+            "image": tf.gather(encoded, indices),
+            "label": tf.gather(numbers, indices),
+            "source_file": tf.fill(tf.shape(indices), "digits"),
+            "source_index": indices,
         }
 
     return Indexed(len(labels), read)

@@ -1,21 +1,28 @@
-"""From encoded records to batches: order, parallelism, batching, padding, prefetch.
+"""From elements to batches: order, parallelism, padding, prefetch.
 
-encoded records in order -> decode (parallel) -> batch -> uint8 to the device, ahead of time
+elements in order -> batch -> read and decode, a batch a thread -> uint8 to the device, ahead
 """
 
+import os
 import re
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
 from ..errors import UserError
 from ..runtime import usable_cpus
-from .sources import READERS, Record, Source, name_of
+from .raw import intact
+from .sources import READERS, Indexed, Record, Source, as_tuple, names_of
 
-# (record, index of the example in training) -> (features, label), any structures of tensors
-Decode = Callable[[Record, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+# (records of a batch, the examples' indices in training, int64 [batch]) -> (features, labels), any
+# structures of tensors whose leading dimension is the batch
+Decode = Callable[[Record, tf.Tensor], tuple[Any, Any]]
 
 AHEAD = 2  # batches kept ready: one is used while the next is copied; more only costs memory
+# Examples that one thread decodes at a time, at most. Where that is a whole batch, the images are
+# decoded and copied to their place in it; parts of a batch are copied once more, to be joined.
+PART = 128
 
 
 def training_batches(
@@ -28,7 +35,7 @@ def training_batches(
 
     Args:
       source: the training split.
-      decode: what the host does with one record.
+      decode: what the host does with a batch of records, or with an even part of one.
       batch_size: examples of a global batch.
       seed: of the order.
       start: training examples already consumed, to resume after them.
@@ -37,13 +44,7 @@ def training_batches(
       (features, labels, index) with a static leading dimension batch_size; index is int64
       [batch_size], the examples' positions in training, from which the device draws its randomness.
     """
-    examples = source.shuffled(seed, start).enumerate(start=start)
-
-    def decode_at(position: tf.Tensor, record: Record) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        return *decode(record, position), position
-
-    batches = _decoded(examples, decode_at).batch(batch_size, drop_remainder=True)
-    return batches.prefetch(AHEAD).with_options(_options())
+    return _batches(source.shuffled(seed, start), source, decode, batch_size, start)
 
 
 def evaluation_batches(source: Source, decode: Decode, batch_size: int) -> tf.data.Dataset:
@@ -51,39 +52,55 @@ def evaluation_batches(source: Source, decode: Decode, batch_size: int) -> tf.da
 
     Args:
       source: the validation split.
-      decode: what the host does with one record; its index is the example's place in the split.
+      decode: what the host does with a batch of records; its indices are their places in the split.
       batch_size: examples of a global batch.
 
     Returns:
       (features, labels, weights) batches; weights is float32 [batch_size]: 1 for an example, 0 for
-      what pads the last batch. There are `evaluation_count(source, batch_size)` of them.
+      the first ones of the split once more, which fill the last batch up. There are
+      `evaluation_count(source, batch_size)` of them.
     """
-    examples = source.in_order().enumerate()
-
-    def decode_at(position: tf.Tensor, record: Record) -> tuple[tf.Tensor, tf.Tensor]:
-        return decode(record, position)
-
-    def padded(features: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        count = tf.shape(tf.nest.flatten(labels)[0])[0]
-        weights = tf.cast(tf.range(batch_size) < count, tf.float32)
-
-        def pad(values: tf.Tensor) -> tf.Tensor:
-            missing = [[0, batch_size - count]] + [[0, 0]] * (values.shape.rank - 1)
-            result = tf.pad(values, missing)
-            result.set_shape([batch_size, *values.shape[1:]])
-            return result
-
-        return *tf.nest.map_structure(pad, (features, labels)), weights
-
-    batches = _decoded(examples, decode_at).batch(batch_size).map(padded)
     count = evaluation_count(source, batch_size)
-    batches = batches.apply(tf.data.experimental.assert_cardinality(count))
-    return batches.prefetch(AHEAD).with_options(_options())
+
+    def weighted(features: Any, labels: Any, positions: tf.Tensor) -> tuple[Any, Any, tf.Tensor]:
+        return features, labels, tf.cast(positions < source.count, tf.float32)
+
+    elements = source.in_order().repeat().take(count * batch_size)
+    batches = _batches(elements, source, decode, batch_size, 0).map(weighted)
+    return batches.apply(tf.data.experimental.assert_cardinality(count))
 
 
 def evaluation_count(source: Source, batch_size: int) -> int:
     """How many batches `evaluation_batches` gives: the last one may be padded, none is dropped."""
     return -(-source.count // batch_size)
+
+
+def examples_ahead(batch_size: int) -> int:
+    """How many examples the pipeline may have read beyond those that were taken from it."""
+    return _part(batch_size) * usable_cpus() + (AHEAD + 1) * batch_size
+
+
+def decoded_in_order(source: Source, decode: Decode) -> tf.data.Dataset:
+    """Reads and decodes every record once, `PART` at a time; gives how many each time."""
+
+    def count(*element: Any) -> tuple[tf.Tensor, Any]:
+        records = _verified(source.read(*element), tf.constant(True))
+        number = tf.shape(records["label"])[0]
+        # What is decoded is given too: unused, it would not be decoded.
+        return number, decode(records, tf.range(tf.cast(number, tf.int64)))
+
+    batches = source.in_order().batch(PART)
+    decoded = batches.map(count, num_parallel_calls=usable_cpus(), deterministic=True)
+    return decoded.map(lambda number, decoded: number).with_options(_options(source))
+
+
+def why_bad(records: Record, decode: Decode, position: int) -> str:
+    """Why a batch of one record cannot be decoded, in TensorFlow's words; "" if it can."""
+    try:
+        decode(_verified(records, tf.constant(True)), tf.constant([position], tf.int64))
+    except tf.errors.InvalidArgumentError as error:
+        return re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", error.message).strip()
+    return ""
 
 
 def explain_bad_record(
@@ -101,31 +118,85 @@ def explain_bad_record(
     Returns:
       An error that names file and record, or None if all of these records decode.
     """
-    records = source.in_order().skip(start) if seed is None else source.shuffled(seed, start)
+    elements = source.in_order().skip(start) if seed is None else source.shuffled(seed, start)
     try:
-        for position, record in records.take(ahead).enumerate(start=start):
-            try:
-                decode(record, position)
-            except tf.errors.InvalidArgumentError as error:
-                reason = re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", error.message).strip()
-                return UserError(f"{name_of(record)}: cannot be decoded ({reason}): replace it")
+        for position, element in enumerate(elements.take(ahead).batch(1), start):
+            records = source.read(*as_tuple(element))
+            reason = why_bad(records, decode, position)
+            if reason:
+                return UserError(
+                    f"{names_of(records)[0]}: cannot be decoded ({reason}): replace it, or leave "
+                    "it out with --bad_records=skip"
+                )
     except tf.errors.DataLossError:
-        return UserError(f"{source.find_damage()}: copy the file again")
+        return UserError(
+            f"{source.find_damage()}: copy the file again, or leave the record out with "
+            "--bad_records=skip"
+        )
+    except (tf.errors.FailedPreconditionError, tf.errors.NotFoundError) as error:
+        gone = [file for file in source.files() if not os.path.exists(file)]
+        what = f"{gone[0]} is gone" if gone else f"a file ends too early ({error.message})"
+        return UserError(f"{what}: copy it again")
     return None
 
 
-def _decoded(examples: tf.data.Dataset, decode: Callable) -> tf.data.Dataset:
+def _batches(
+    elements: tf.data.Dataset, source: Source, decode: Decode, batch_size: int, start: int
+) -> tf.data.Dataset:
+    """(features, labels, positions) batches of the elements at `start`, start + 1, ..."""
+    part = _part(batch_size)
+    read_once = -(-start // source.count) * source.count + source.count
+
+    def decode_at(number: tf.Tensor, element: Any) -> tuple[Any, Any, tf.Tensor]:
+        positions = start + part * number + tf.range(part, dtype=tf.int64)
+        records = _verified(source.read(*as_tuple(element)), positions[0] < read_once)
+        return *decode(records, positions), positions
+
     # As many at a time as there are CPUs: decoding never waits, so more would only take turns. In
     # order, or an example's place would hang on timing and a resume could not repeat it.
-    return examples.map(decode, num_parallel_calls=usable_cpus(), deterministic=True)
+    parts = (
+        elements.batch(part, drop_remainder=True)
+        .enumerate()
+        .map(decode_at, num_parallel_calls=usable_cpus(), deterministic=True)
+    )
+    if part < batch_size:
+        parts = parts.batch(batch_size // part, drop_remainder=True).map(_join)
+    return parts.prefetch(AHEAD).with_options(_options(source))
 
 
-def _options() -> tf.data.Options:
+def _part(batch_size: int) -> int:
+    """The largest divisor of the batch size that is at most `PART`."""
+    return next(part for part in range(min(PART, batch_size), 0, -1) if batch_size % part == 0)
+
+
+def _join(*parts: Any) -> Any:
+    """[parts, part, ...] -> [parts * part, ...]."""
+    return tf.nest.map_structure(lambda t: tf.reshape(t, [-1, *t.shape[2:]]), parts)
+
+
+def _verified(records: Record, wanted: tf.Tensor) -> Record:
+    """The same records, of which those in raw files were found intact if `wanted`.
+
+    TFRecord files carry checksums that are computed on every read. For raw files that would halve
+    the rate, so that it is done the first time a record is read.
+    """
+    if "fingerprint" not in records:
+        return records
+    good = tf.cond(wanted, lambda: tf.reduce_all(intact(records)), lambda: True)
+    message = "its pixels are not those that were written"
+    with tf.control_dependencies([tf.debugging.Assert(good, [message])]):
+        return {**records, "pixels": tf.identity(records["pixels"])}
+
+
+def _options(source: Source) -> tf.data.Options:
     options = tf.data.Options()
     # Batches are split among replicas as they are; the warning about sharding files is moot.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     # A pool of its own: TensorFlow's has one thread for each CPU, shared with the model, so that
-    # reads that only wait would keep decoding and training from running.
-    options.threading.private_threadpool_size = usable_cpus() + READERS
+    # reads that only wait would keep decoding and training from running. A file for every record
+    # is a wait for every record. Shards are read 8 MiB at a time: with 16 threads more instead of
+    # 2, decoding a prepared JPEG took 14 % more CPU here.
+    waiting = READERS if isinstance(source, Indexed) and source.load else 2
+    options.threading.private_threadpool_size = usable_cpus() + waiting
     options.threading.max_intra_op_parallelism = 1
     return options

@@ -1,16 +1,27 @@
 """`records:DIR`: TFRecord shards of images, with our manifest or anyone's without."""
 
+import dataclasses
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from ..errors import UserError
+from .listing import existing_directory
+from .raw import open_raw
 from .shards import IMAGE, LABEL, MANIFEST, SCHEMA, Shard
-from .sources import Piece, Record, Shards, Splits, buffer_for, existing_directory, split_tail
+from .sources import (
+    Piece,
+    Reader,
+    Record,
+    Shards,
+    Splits,
+    buffer_for,
+    split_tail,
+)
 
 IMAGE_NAMES = (IMAGE, "image", "image_raw", "jpeg", "jpg", "png")
 LABEL_NAMES = (LABEL, "label", "class", "image/label", "cls")
@@ -21,7 +32,7 @@ HELD_OUT = 0.1  # of every file, where a data set brings no validation split
 HEADER, FOOTER = 12, 4
 
 
-def open_records(path: str, buffer_bytes: int) -> Splits:
+def open_records(path: str, buffer_bytes: int, tolerant: bool = False) -> Splits:
     """Opens `records:DIR`: TFRecord shards with our manifest, or anyone's without.
 
     Without a manifest the splits are told by file or directory name (train..., validation...,
@@ -31,17 +42,17 @@ def open_records(path: str, buffer_bytes: int) -> Splits:
     Args:
       path: the directory.
       buffer_bytes: how much the shuffle buffer may hold.
+      tolerant: open TFRecord files that are cut short too; who reads them must expect that.
 
     Raises:
       UserError: no such directory, no records, a damaged file, no image or label in the records.
     """
     directory = existing_directory(path, f"--data=records:{path}")
     if (directory / MANIFEST).exists():
-        manifest = _read_manifest(directory / MANIFEST)
-        features, classes = manifest["features"], tuple(manifest["classes"])
-        splits = {name: _listed(directory, rows) for name, rows in manifest["splits"].items()}
+        splits, classes, reader = _listed_splits(directory, tolerant)
     else:
-        splits, features, classes = _discover(directory)
+        splits, reader = _discover(directory, tolerant)
+        classes = ()
     if not splits.get("train"):
         raise UserError(f"--data=records:{path}: no training records: name files train-*.tfrecord")
     if not splits.get("validation"):
@@ -49,17 +60,21 @@ def open_records(path: str, buffer_bytes: int) -> Splits:
         print(f"{directory}: no validation split: the last {HELD_OUT:.0%} of each file is held out")
     if not splits["validation"]:
         raise UserError(f"--data=records:{path}: too few records to hold a validation split out")
+    shards = {
+        name: Shards(pieces, reader, buffer_for(pieces, buffer_bytes))
+        for name, pieces in splits.items()
+    }
     if not classes:
-        classes = _count_classes(splits["train"] + splits["validation"], features)
-    return Splits(
-        train=_shards(splits["train"], features, buffer_bytes),
-        validation=_shards(splits["validation"], features, buffer_bytes),
-        classes=classes,
-    )
+        classes = _count_classes([shards["train"], shards["validation"]], tolerant)
+    return Splits(shards["train"], shards["validation"], classes)
 
 
-def measure(path: Path) -> int:
+def measure(path: Path, tolerant: bool = False) -> int:
     """The number of records of a TFRecord file, from its headers alone.
+
+    Args:
+      path: of the file.
+      tolerant: count a last record that is cut short like any other.
 
     Raises:
       UserError: the file ends in the middle of a record, or is no TFRecord file.
@@ -70,7 +85,7 @@ def measure(path: Path) -> int:
             header = file.read(HEADER)
             length = struct.unpack("<Q", header[:8])[0] if len(header) == HEADER else size
             position += HEADER + length + FOOTER
-            if position > size:
+            if position > size and not tolerant:
                 raise UserError(
                     f"{path}: record {count} is cut short or no TFRecord: copy the file again "
                     "(compressed files are not read)"
@@ -80,22 +95,45 @@ def measure(path: Path) -> int:
     return count
 
 
-def _shards(pieces: tuple[Piece, ...], features: dict[str, str], buffer_bytes: int) -> Shards:
-    return Shards(pieces, _parser(features), buffer_for(pieces, buffer_bytes))
+@dataclasses.dataclass(frozen=True)
+class TFRecords:
+    """TFRecord files of `tf.train.Example`s.
+
+    Attributes:
+      features: the names of the image, the label and, where there is one, the aspect ratio.
+      side: of the images in pixels, where they are squares of one size.
+    """
+
+    features: Mapping[str, str]
+    side: int | None = None
+
+    def open(self, path: tf.Tensor) -> tf.data.Dataset:
+        # 8 MiB a read: the default of 256 KiB makes 32 times as many requests, each a round trip
+        # on a network mount.
+        return tf.data.TFRecordDataset(path, buffer_size=8 << 20)
+
+    def parse(self, serialized: tf.Tensor) -> Record:
+        types = {"image": tf.string, "label": tf.int64, "aspect": tf.float32}
+        wanted = {
+            name: tf.io.FixedLenFeature([], types[what]) for what, name in self.features.items()
+        }
+        parsed = tf.io.parse_example(serialized, wanted)
+        record = {what: parsed[name] for what, name in self.features.items()}
+        return record if self.side is None else {**record, "side": tf.constant(self.side)}
+
+    def find_damage(self, path: str) -> str | None:
+        return find_damage(path)
 
 
-def _parser(features: dict[str, str]) -> Any:
-    image, label = features["image"], features["label"]
-    wanted = {
-        image: tf.io.FixedLenFeature([], tf.string),
-        label: tf.io.FixedLenFeature([], tf.int64),
-    }
-
-    def parse(serialized: tf.Tensor) -> Record:
-        parsed = tf.io.parse_single_example(serialized, wanted)
-        return {"image": parsed[image], "label": parsed[label]}
-
-    return parse
+def find_damage(path: str) -> str | None:
+    """Reads a TFRecord file; names the first record that fails its checksum, or None."""
+    count = 0
+    try:
+        for _ in tf.data.TFRecordDataset(path):
+            count += 1
+    except tf.errors.DataLossError:
+        return f"{path}: record {count} is damaged"
+    return None
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -108,14 +146,38 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: not a manifest ({error}): prepare the data set again") from None
 
 
-def _listed(directory: Path, rows: Sequence[dict[str, Any]]) -> tuple[Piece, ...]:
+def open_split(directory: Path, split: str) -> tuple[tuple[Piece, ...], Reader]:
+    """One split of a directory with a manifest: its pieces, and how to read them."""
+    splits, _, reader = _listed_splits(directory, tolerant=False)
+    return splits[split], reader
+
+
+def _listed_splits(
+    directory: Path, tolerant: bool
+) -> tuple[dict[str, tuple[Piece, ...]], tuple[str, ...], Reader]:
+    """What the manifest says: the pieces of each split, the classes, how to read them."""
+    manifest = _read_manifest(directory / MANIFEST)
+    raw, size = manifest.get("format") == "raw", manifest.get("size")
+    exact = raw or not tolerant
+    splits = {n: _listed(directory, rows, exact) for n, rows in manifest["splits"].items()}
+    if raw:
+        pieces = [piece for rows in splits.values() for piece in rows]
+        reader: Reader = open_raw(
+            {piece.path: piece.take for piece in pieces}, int(manifest["size"])
+        )
+    else:
+        reader = TFRecords(manifest["features"], size)
+    return splits, tuple(manifest["classes"]), reader
+
+
+def _listed(directory: Path, rows: Sequence[dict[str, Any]], exact: bool) -> tuple[Piece, ...]:
     pieces = []
     for row in rows:
         shard = Shard(**row)
         path = directory / shard.file
         if not path.is_file():
             raise UserError(f"{path}: listed in {MANIFEST} but missing: copy the data set again")
-        if path.stat().st_size != shard.bytes:
+        if exact and path.stat().st_size != shard.bytes:
             raise UserError(
                 f"{path}: {path.stat().st_size} bytes, {MANIFEST} says {shard.bytes}: copy it again"
             )
@@ -124,9 +186,7 @@ def _listed(directory: Path, rows: Sequence[dict[str, Any]]) -> tuple[Piece, ...
     return tuple(pieces)
 
 
-def _discover(
-    directory: Path,
-) -> tuple[dict[str, tuple[Piece, ...]], dict[str, str], tuple[str, ...]]:
+def _discover(directory: Path, tolerant: bool) -> tuple[dict[str, tuple[Piece, ...]], Reader]:
     files = sorted(p for p in directory.rglob("*") if p.is_file() and "tfrecord" in p.name.lower())
     if not files:
         raise UserError(f"--data=records:{directory}: no *.tfrecord* file in it")
@@ -134,13 +194,13 @@ def _discover(
     for path in files:
         name = path.relative_to(directory).as_posix().lower()
         split = "validation" if _is_validation(name) else "train"
-        count = measure(path)
+        count = measure(path, tolerant)
         if count:
             splits[split].append(Piece(str(path), 0, count))
     for path in files:
         for record in tf.data.TFRecordDataset(str(path)).take(1):
             features = _feature_names(path, bytes(record.numpy()))
-            return {name: tuple(rows) for name, rows in splits.items()}, features, ()
+            return {name: tuple(rows) for name, rows in splits.items()}, TFRecords(features)
     raise UserError(f"--data=records:{directory}: its {len(files)} files hold no record")
 
 
@@ -162,8 +222,14 @@ def _feature_names(path: Path, serialized: bytes) -> dict[str, str]:
     return {"image": image, "label": label}
 
 
-def _count_classes(pieces: Sequence[Piece], features: dict[str, str]) -> tuple[str, ...]:
+def _count_classes(splits: Sequence[Shards], tolerant: bool) -> tuple[str, ...]:
     """Names 0..max of the labels found, reading every record's label once."""
-    labels = Shards(tuple(pieces), _parser(features), 1).in_order().map(lambda r: r["label"])
-    highest = int(labels.reduce(tf.constant(-1, tf.int64), tf.maximum))
+    highest = -1
+    for source in splits:
+        try:
+            for elements in source.in_order().batch(1024):
+                highest = max(highest, int(tf.reduce_max(source.read(*elements)["label"])))
+        except tf.errors.DataLossError:
+            if not tolerant:
+                raise UserError(f"{source.find_damage()}: copy the file again") from None
     return tuple(str(label) for label in range(highest + 1))

@@ -8,12 +8,14 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import tensorflow as tf
+from .tfrecord import encode_example, frame
 
 MANIFEST = "manifest.json"
 SCHEMA = 1
 IMAGE, LABEL = "image/encoded", "image/class/label"  # TensorFlow Models' names, the most used
+ASPECT = "image/aspect"  # width / height of the upright original, where a square image is stored
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,37 +28,60 @@ class Shard:
     crc32: int  # of the whole file
 
 
-def serialize(image: bytes, label: int) -> bytes:
-    """One example as a `tf.train.Example` under the names `IMAGE` and `LABEL`."""
-    features = {
-        IMAGE: tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
-        LABEL: tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-    }
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+def serialize(image: bytes, label: int, aspect: float | None = None) -> bytes:
+    """One example as a `tf.train.Example` under the names `IMAGE`, `LABEL` and `ASPECT`.
+
+    Args:
+      image: encoded.
+      label: the number of its class.
+      aspect: width / height of the original, where the image was squeezed into a square.
+    """
+    features: dict[str, bytes | int | float] = {IMAGE: image, LABEL: label}
+    if aspect is not None:
+        features[ASPECT] = float(aspect)
+    return encode_example(features)
 
 
 def write_shard(path: Path, records: Iterable[bytes]) -> Shard:
     """Writes one TFRecord file; returns its line of the manifest."""
     count = 0
-    with tf.io.TFRecordWriter(str(path)) as writer:
+    with path.open("wb") as file:
         for record in records:
-            writer.write(record)
+            file.write(frame(record))
             count += 1
-    return Shard(path.name, count, path.stat().st_size, _crc32(path))
+    return Shard(path.name, count, path.stat().st_size, crc32_of(path))
 
 
 def write_manifest(
-    directory: Path, classes: Sequence[str], splits: Mapping[str, Sequence[Shard]], made_by: str
+    directory: Path,
+    classes: Sequence[str],
+    splits: Mapping[str, Sequence[Shard]],
+    made: Mapping[str, Any],
+    *,
+    format: str = "keep",
+    size: int | None = None,
 ) -> None:
-    """Writes the manifest: the last file of a data set, whose presence says that it is whole."""
+    """Writes the manifest: the last file of a data set, whose presence says that it is whole.
+
+    Args:
+      directory: that holds the shards.
+      classes: their names, by label.
+      splits: the shards of each split.
+      made: how the data set was made, for people.
+      format: keep (as the source encoded them), jpeg (squares of `size`) or raw (their pixels).
+      size: side of the square images in pixels; None for images of any size.
+    """
+    features = {"image": IMAGE, "label": LABEL}
     manifest = {
         "schema": SCHEMA,
-        "features": {"image": IMAGE, "label": LABEL},
+        "format": format,
+        "size": size,
+        "features": features if size is None else {**features, "aspect": ASPECT},
         "classes": list(classes),
         "splits": {name: [dataclasses.asdict(s) for s in rows] for name, rows in splits.items()},
-        "made_by": made_by,
+        "made": dict(made),
     }
-    (directory / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    (directory / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 
 
 class NewDirectory:
@@ -87,7 +112,8 @@ class NewDirectory:
             shutil.rmtree(self._partial, ignore_errors=True)
 
 
-def _crc32(path: Path) -> int:
+def crc32_of(path: Path) -> int:
+    """zlib's CRC-32 of a whole file."""
     value = 0
     with path.open("rb") as file:
         while block := file.read(1 << 20):

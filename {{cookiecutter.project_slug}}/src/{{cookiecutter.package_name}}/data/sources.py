@@ -1,20 +1,28 @@
-"""Encoded records of a data set, in an order that is a function of (seed, epoch, index).
+"""Records of a data set, in an order that is a function of (seed, epoch, index).
 
-A record is a dict of scalar tensors: the features (`image`, encoded bytes, and `label`, int64, for
-the sources here) and where they lie (`source_file`, `source_index`), so that a bad one can be
-named. Records stay encoded: a shuffle buffer or a cache of decoded images would be 5 to 10 times as
-large.
+A source gives *elements*, which are cheap to shuffle: the index of a record, or its serialized
+bytes. A batch of them is read into a *record* at once: a dict of tensors whose leading dimension is
+the batch.
+
+| key | tensor | |
+|---|---|---|
+| `image` | string [batch] | encoded; or, instead, |
+| `pixels` | uint8 [batch, side, side, 3] | squares, stored as they are |
+| `label` | int64 [batch] | |
+| `aspect` | float32 [batch] | width / height of the original, where squares are stored |
+| `side` | int32 scalar, constant | of the stored squares, where `image` holds such |
+| `source_file`, `source_index` | string, int64 [batch] | where it lies, to name a bad one |
+
+Records stay encoded: a shuffle buffer or a cache of decoded images would be 5 to 10 times as large.
 """
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import tensorflow as tf
-
-from ..errors import UserError
 
 Record = dict[str, tf.Tensor]
 
@@ -23,6 +31,7 @@ READERS = 16
 FOREVER = tf.int64.max
 # More epochs than a run has. Not 2^31: tf.data's shuffle takes its seed modulo 2^31 - 1.
 SEED_STRIDE = 1_000_003
+PERMUTED = 256  # indices permuted at a time: one by one, calling the function cost more than it
 
 
 class Source(Protocol):
@@ -36,7 +45,7 @@ class Source(Protocol):
         """The part that one of several hosts reads; the parts are even to within one example."""
 
     def in_order(self) -> tf.data.Dataset:
-        """Every record once, in stored order: for evaluation."""
+        """Every element once, in stored order: for evaluation."""
 
     def shuffled(self, seed: int, start: int) -> tf.data.Dataset:
         """Epoch after epoch without end, each a new order, from the `start`-th example of training.
@@ -44,6 +53,27 @@ class Source(Protocol):
         Position p is example p mod count of epoch p div count, whatever the number of hosts,
         replicas or restarts: that is what makes a resumed run see no example twice and lose none.
         """
+
+    def epoch(self, seed: int, epoch: int) -> tf.data.Dataset:
+        """(number in stored order, element) of every record once: what a data service hands out.
+
+        Its first part is a list of units, files or ranges, that machines can take turns at.
+        """
+
+    def read(self, *elements: Any) -> Record:
+        """The records of a batch of elements."""
+
+    def without(self, numbers: Sequence[int]) -> "Source":
+        """All records but those with these numbers in stored order."""
+
+    def slice(self, first: int, last: int) -> "Source":
+        """The records from number `first` in stored order up to `last`, which is left out."""
+
+    def location(self, number: int) -> str:
+        """Where a record lies, by its number in stored order: a file, and which record of it."""
+
+    def files(self) -> list[str]:
+        """The files that the records lie in; none for what is held in memory."""
 
     def find_damage(self) -> str | None:
         """Reads everything to find a record that fails its checksum; TensorFlow names no file."""
@@ -60,57 +90,123 @@ class Splits:
 
 @dataclasses.dataclass(frozen=True)
 class Indexed:
-    """Records that can be read in any order: files of a folder, rows in memory."""
+    """Records that can be read in any order: files of a folder, rows in memory.
+
+    Attributes:
+      count: how many.
+      read: a batch of elements -> the records; an element is an index, int64, and what `load` gave.
+      load: reads the bytes of one index, where that waits for a disk; done `READERS` at a time.
+      first: the index of the first record.
+      names: the file of each index, where each record is a file of its own.
+    """
 
     count: int
-    read: Callable[[tf.Tensor], Record]  # index, a scalar int64 -> record
-    first: int = 0  # the index of the first record
+    read: Callable[..., Record]
+    load: Callable[[tf.Tensor], tf.Tensor] | None = None
+    first: int = 0
+    names: Sequence[str] = ()
 
     def share(self, host: int, hosts: int) -> "Indexed":
-        begin, end = self.count * host // hosts, self.count * (host + 1) // hosts
-        return Indexed(end - begin, self.read, self.first + begin)
+        return self.slice(self.count * host // hosts, self.count * (host + 1) // hosts)
+
+    def slice(self, first: int, last: int) -> "Indexed":
+        return dataclasses.replace(self, count=last - first, first=self.first + first)
 
     def in_order(self) -> tf.data.Dataset:
-        return self._read_all(tf.data.Dataset.range(self.count))
+        return self._loaded(tf.data.Dataset.range(self.first, self.first + self.count))
 
     def shuffled(self, seed: int, start: int) -> tf.data.Dataset:
-        count = tf.constant(self.count, tf.int64)
+        positions = tf.data.Dataset.range(start, FOREVER).batch(PERMUTED)
+        return self._loaded(positions.map(self._permutation(seed)).unbatch())
 
-        def index_at(position: tf.Tensor) -> tf.Tensor:
-            # A permutation computed index by index: nothing to fill at the start of an epoch, and
-            # resuming costs the same anywhere.
-            epoch = position // count
-            key = tf.stack([tf.constant(seed, tf.int64), epoch])
-            return tf.random.experimental.index_shuffle(position % count, key, count - 1)
+    def epoch(self, seed: int, epoch: int) -> tf.data.Dataset:
+        begin, end = epoch * self.count, (epoch + 1) * self.count
+        units = tf.data.Dataset.range(begin, end, PERMUTED)
+        permuted = self._permutation(seed)
 
-        return self._read_all(tf.data.Dataset.range(start, FOREVER).map(index_at))
+        def indices_of(first: tf.Tensor) -> tf.Tensor:
+            return permuted(tf.range(first, tf.minimum(first + PERMUTED, end)))
+
+        def numbered(index: tf.Tensor, *loaded: tf.Tensor) -> tuple[tf.Tensor, Any]:
+            return index - self.first, (index, *loaded) if loaded else index
+
+        # One chain from the units on: a service hands units out to each place that asks for them.
+        return self._loaded(units.map(indices_of).unbatch()).map(numbered)
+
+    def without(self, numbers: Sequence[int]) -> "Indexed":
+        bad = set(numbers)
+        kept = [self.first + i for i in range(self.count) if i not in bad]
+        indices, load = tf.constant(kept, tf.int64), self.load
+        return Indexed(
+            count=len(kept),
+            read=lambda index, *loaded: self.read(tf.gather(indices, index), *loaded),
+            load=None if load is None else lambda index: load(tf.gather(indices, index)),
+            names=[self.names[index] for index in kept] if self.names else (),
+        )
+
+    def location(self, number: int) -> str:
+        index = self.first + number
+        return self.names[index] if self.names else f"record {index}"
+
+    def files(self) -> list[str]:
+        return list(self.names[self.first : self.first + self.count])
 
     def find_damage(self) -> str | None:
         return None  # images carry no checksum: only decoding tells
 
-    def _read_all(self, indices: tf.data.Dataset) -> tf.data.Dataset:
+    def _permutation(self, seed: int) -> Callable[[tf.Tensor], tf.Tensor]:
+        """Positions in training, int64 [n] -> indices, int64 [n]."""
+        count, seed_ = tf.constant(self.count, tf.int64), tf.constant(seed, tf.int64)
+
+        def indices_at(positions: tf.Tensor) -> tf.Tensor:
+            # A permutation computed index by index: nothing to fill at the start of an epoch, and
+            # resuming costs the same anywhere.
+            epochs = positions // count
+            keys = tf.stack([tf.fill(tf.shape(epochs), seed_), epochs, tf.zeros_like(epochs)], 1)
+            # The public function takes no matrix of keys, though its documentation says so.
+            return self.first + tf.raw_ops.RandomIndexShuffle(
+                index=positions % count, seed=keys, max_index=count - 1
+            )
+
+        return indices_at
+
+    def _loaded(self, indices: tf.data.Dataset) -> tf.data.Dataset:
+        load = self.load
+        if load is None:
+            return indices
         return indices.map(
-            lambda index: self.read(index + self.first),
-            num_parallel_calls=READERS,
-            deterministic=True,
+            lambda index: (index, load(index)), num_parallel_calls=READERS, deterministic=True
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A run of consecutive records of one TFRecord file."""
+    """A run of consecutive records of one file."""
 
     path: str
     skip: int  # records before it
     take: int  # records in it
 
 
+class Reader(Protocol):
+    """How the files of one format are read."""
+
+    def open(self, path: tf.Tensor) -> tf.data.Dataset:
+        """The elements of one file, in order; `path` is a scalar string."""
+
+    def parse(self, *elements: Any) -> Record:
+        """What a batch of elements says, without where they lie."""
+
+    def find_damage(self, path: str) -> str | None:
+        """Names the first damaged record of a file, or None."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Shards:
-    """Records in TFRecord files, read in sequence and shuffled through a buffer."""
+    """Records in files that are read in sequence, and shuffled through a buffer."""
 
     pieces: tuple[Piece, ...]
-    parse: Callable[[tf.Tensor], Record]  # a serialized record, scalar string -> features
+    reader: Reader
     buffer: int  # records the shuffle buffer holds
 
     @property
@@ -118,49 +214,67 @@ class Shards:
         return sum(piece.take for piece in self.pieces)
 
     def share(self, host: int, hosts: int) -> "Shards":
-        first, last = self.count * host // hosts, self.count * (host + 1) // hosts
-        share, begin = [], 0
+        return self.slice(self.count * host // hosts, self.count * (host + 1) // hosts)
+
+    def slice(self, first: int, last: int) -> "Shards":
+        pieces, begin = [], 0
         for piece in self.pieces:
             skip = max(first - begin, 0)
             take = min(last - begin, piece.take) - skip
             if take > 0:
-                share.append(Piece(piece.path, piece.skip + skip, take))
+                pieces.append(Piece(piece.path, piece.skip + skip, take))
             begin += piece.take
-        return Shards(tuple(share), self.parse, self.buffer)
+        return dataclasses.replace(self, pieces=tuple(pieces))
 
     def in_order(self) -> tf.data.Dataset:
-        return self._located(self._table().flat_map(_read_piece))
+        pieces = tf.data.Dataset.from_tensor_slices(self._columns())
+        return pieces.flat_map(self._read_piece)
 
     def shuffled(self, seed: int, start: int) -> tf.data.Dataset:
-        paths, skips, takes = self._columns()
-        cycle = min(READERS, len(self.pieces))
+        columns, cycle = self._columns(), min(READERS, len(self.pieces))
 
         def one_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
-            key = tf.stack([tf.constant(seed, tf.int64), epoch])
-            order = tf.random.experimental.stateless_shuffle(tf.range(len(self.pieces)), key)
-            columns = tuple(tf.gather(column, order) for column in (paths, skips, takes))
-            records = tf.data.Dataset.from_tensor_slices(columns).interleave(
-                _read_piece, cycle_length=cycle, num_parallel_calls=cycle, deterministic=True
+            elements = self._pieces(columns, seed, epoch).interleave(
+                self._read_piece, cycle_length=cycle, num_parallel_calls=cycle, deterministic=True
             )
-            # Far apart for each seed: seed + epoch gave seed 1 the order of seed 0's next epoch.
-            return records.shuffle(
-                min(self.buffer, self.count),
-                seed=SEED_STRIDE * seed + epoch,
-                reshuffle_each_iteration=False,
-            )
+            return self._shuffle(elements, seed, epoch)
 
         epochs = tf.data.Dataset.range(start // self.count, FOREVER)
-        return self._located(epochs.flat_map(one_epoch).skip(start % self.count))
+        return epochs.flat_map(one_epoch).skip(start % self.count)
+
+    def epoch(self, seed: int, epoch: int) -> tf.data.Dataset:
+        counts = [piece.take for piece in self.pieces]
+        begins = tf.constant([0, *itertools.accumulate(counts)][:-1], tf.int64)
+
+        def numbered(
+            path: tf.Tensor, skip: tf.Tensor, take: tf.Tensor, begin: tf.Tensor
+        ) -> tf.data.Dataset:
+            numbers = tf.data.Dataset.range(begin, begin + take)
+            return tf.data.Dataset.zip((numbers, self._read_piece(path, skip, take)))
+
+        pieces = self._pieces((*self._columns(), begins), seed, tf.constant(epoch, tf.int64))
+        # Two files at a time, and none ahead: a machine that took all of them at once would leave
+        # nothing to the others.
+        return self._shuffle(pieces.interleave(numbered, cycle_length=2), seed, epoch)
+
+    def read(self, path: tf.Tensor, index: tf.Tensor, *elements: Any) -> Record:
+        return {**self.reader.parse(*elements), "source_file": path, "source_index": index}
+
+    def without(self, numbers: Sequence[int]) -> "Shards":
+        borders = [-1, *sorted(numbers), self.count]
+        kept = [self.slice(a + 1, b).pieces for a, b in itertools.pairwise(borders)]
+        return dataclasses.replace(self, pieces=tuple(itertools.chain.from_iterable(kept)))
+
+    def location(self, number: int) -> str:
+        [piece] = self.slice(number, number + 1).pieces
+        return f"{piece.path}, record {piece.skip}"
+
+    def files(self) -> list[str]:
+        return sorted({piece.path for piece in self.pieces})
 
     def find_damage(self) -> str | None:
-        for piece in self.pieces:
-            count = 0
-            try:
-                for _ in tf.data.TFRecordDataset(piece.path):
-                    count += 1
-            except tf.errors.DataLossError:
-                return f"{piece.path}: record {count} is damaged"
-        return None
+        found = (self.reader.find_damage(path) for path in self.files())
+        return next(filter(None, found), None)
 
     def _columns(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         paths = tf.constant([piece.path for piece in self.pieces])
@@ -168,14 +282,38 @@ class Shards:
         takes = tf.constant([piece.take for piece in self.pieces], tf.int64)
         return paths, skips, takes
 
-    def _table(self) -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensor_slices(self._columns())
+    def _pieces(
+        self, columns: tuple[tf.Tensor, ...], seed: int, epoch: tf.Tensor
+    ) -> tf.data.Dataset:
+        """The columns' rows in the order of an epoch."""
+        key = tf.stack([tf.constant(seed, tf.int64), epoch])
+        order = tf.random.experimental.stateless_shuffle(tf.range(len(self.pieces)), key)
+        rows = tuple(tf.gather(column, order) for column in columns)
+        return tf.data.Dataset.from_tensor_slices(rows)
 
-    def _located(self, records: tf.data.Dataset) -> tf.data.Dataset:
-        def features(path: tf.Tensor, index: tf.Tensor, serialized: tf.Tensor) -> Record:
-            return {**self.parse(serialized), "source_file": path, "source_index": index}
+    def _shuffle(self, elements: tf.data.Dataset, seed: int, epoch: Any) -> tf.data.Dataset:
+        # Far apart for each seed: seed + epoch gave seed 1 the order of seed 0's next epoch.
+        return elements.shuffle(
+            min(self.buffer, self.count),
+            seed=SEED_STRIDE * seed + epoch,
+            reshuffle_each_iteration=False,
+        )
 
-        return records.map(features, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    def _read_piece(self, path: tf.Tensor, skip: tf.Tensor, take: tf.Tensor) -> tf.data.Dataset:
+        """(path, record number, *element) for every record of a piece."""
+        elements = self.reader.open(path).skip(skip).take(take)
+        # A file that has been cut between two records would else shift all that follows.
+        elements = elements.apply(tf.data.experimental.assert_cardinality(take))
+        located = (
+            tf.data.Dataset.from_tensors(path).repeat(),
+            tf.data.Dataset.range(skip, FOREVER),
+        )
+        return tf.data.Dataset.zip((*located, elements))
+
+
+def as_tuple(elements: Any) -> tuple[Any, ...]:
+    """What `Source.read` takes: a data set of single tensors gives them bare."""
+    return elements if isinstance(elements, tuple) else (elements,)
 
 
 def split_tail(pieces: Sequence[Piece], part: float) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
@@ -202,25 +340,11 @@ def first_records(source: Source, count: int) -> Source:
     return source.share(0, hosts)
 
 
-def name_of(record: Record) -> str:
-    """Where a record lies, for a message: a file, or a file and the record's number in it."""
-    path, index = bytes(record["source_file"].numpy()).decode(), int(record["source_index"])
-    return path if index < 0 else f"{path}, record {index}"
-
-
-def existing_directory(path: str, flag: str) -> Path:
-    """`path` as a directory that exists; `UserError` names the flag if it does not."""
-    directory = Path(path).expanduser()
-    if not directory.exists():
-        raise UserError(f"{flag}: there is no directory {directory}: check the path")
-    if not directory.is_dir():
-        raise UserError(f"{flag}: {directory} is a file: name the directory that holds the data")
-    return directory
-
-
-def _read_piece(path: tf.Tensor, skip: tf.Tensor, take: tf.Tensor) -> tf.data.Dataset:
-    """(path, record number, serialized record) for every record of a piece."""
-    # 8 MiB a read: TFRecordDataset's default of 256 KiB makes 32 times as many requests, each a
-    # round trip on a network mount.
-    records = tf.data.TFRecordDataset(path, buffer_size=8 << 20).skip(skip).take(take)
-    return records.enumerate(start=skip).map(lambda index, record: (path, index, record))
+def names_of(records: Record) -> list[str]:
+    """Where each record of a batch lies: a file, or a file and the record's number in it."""
+    paths = [path.decode() for path in records["source_file"].numpy()]
+    indices = records["source_index"].numpy().tolist()
+    return [
+        path if index < 0 else f"{path}, record {index}"
+        for path, index in zip(paths, indices, strict=True)
+    ]

@@ -9,35 +9,34 @@ import tensorflow as tf
 from ..errors import UserError
 from ..progress import Progress
 from ..runtime import usable_cpus
+from .listing import SYNTHETIC_COUNT, SYNTHETIC_VERSION, synthetic_directory
 from .photos import NUM_CLASSES, photo
 from .records import open_records
 from .shards import NewDirectory, Shard, serialize, write_manifest, write_shard
 from .sources import Splits
 
-COUNT = 4_000  # about 400 MB: more than a page of cache effects, made in half a minute on 2 cores
 VALIDATION_PART = 0.1
 SHARD_SIZE = 250  # photos, about 25 MB
 SEED = 2021  # of the photos themselves; the training seed only orders and crops them
-VERSION = 1  # raise it when `photo` draws differently: an old set must not pass for a new one
 
 
 def open_synthetic(count: str, cache_dir: Path, buffer_bytes: int) -> Splits:
     """Opens the photos, making them first where they are not kept yet.
 
     Args:
-      count: how many photos, as the user typed it; "" for `COUNT`.
+      count: how many photos, as the user typed it; "" for the default.
       cache_dir: where sets of photos are kept.
       buffer_bytes: how much the shuffle buffer may hold.
 
     Raises:
       UserError: a count that is no number of 20 or more.
     """
-    photos = int(count) if count.isdigit() else 0 if count else COUNT
+    photos = int(count) if count.isdigit() else 0 if count else SYNTHETIC_COUNT
     if photos < 2 * NUM_CLASSES:
         raise UserError(
             f"--data=synthetic:{count}: give a number of photos of {2 * NUM_CLASSES} up"
         )
-    directory = cache_dir / f"synthetic-{photos}-v{VERSION}"
+    directory = synthetic_directory(photos, cache_dir)
     if not directory.exists():
         with NewDirectory(directory) as partial:
             _make(partial, photos)
@@ -67,7 +66,9 @@ def _make(directory: Path, photos: int) -> None:
             progress.advance(shard.records)
     classes = [f"class_{label}" for label in range(NUM_CLASSES)]
     ordered = {split: sorted(rows, key=lambda s: s.file) for split, rows in shards.items()}
-    write_manifest(directory, classes, ordered, f"synthetic v{VERSION}, seed {SEED}")
+    write_manifest(
+        directory, classes, ordered, {"source": f"synthetic v{SYNTHETIC_VERSION}", "seed": SEED}
+    )
 
 
 def _use_one_cpu() -> None:

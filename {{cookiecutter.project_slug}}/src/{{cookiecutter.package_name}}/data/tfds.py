@@ -5,11 +5,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
 from ..errors import UserError
-from .records import HELD_OUT, VALIDATION_NAMES
-from .sources import Piece, Record, Shards, Splits, buffer_for, split_tail
+from .records import HELD_OUT, VALIDATION_NAMES, TFRecords
+from .sources import Piece, Shards, Splits, buffer_for, split_tail
 
 
 def open_tfds(name: str, buffer_bytes: int) -> Splits:
@@ -34,10 +32,10 @@ def open_tfds(name: str, buffer_bytes: int) -> Splits:
     if not held:
         train, held = split_tail(train, HELD_OUT)
         print(f"tfds:{name}: no validation split: the last {HELD_OUT:.0%} of each file is held out")
-    parse = _parser(builder.info.features, image, label)
+    reader = TFRecords({"image": image, "label": label})  # stored under the features' own names
     return Splits(
-        train=Shards(train, parse, buffer_for(train, buffer_bytes)),
-        validation=Shards(held, parse, buffer_for(held, buffer_bytes)),
+        train=Shards(train, reader, buffer_for(train, buffer_bytes)),
+        validation=Shards(held, reader, buffer_for(held, buffer_bytes)),
         classes=tuple(builder.info.features[label].names),
     )
 
@@ -100,15 +98,3 @@ def _pieces(name: str, split: Any) -> tuple[Piece, ...]:
         if records:
             pieces.append(Piece(str(path), 0, records))
     return tuple(pieces)
-
-
-def _parser(features: Any, image: str, label: str) -> Any:
-    import tensorflow_datasets as tfds
-
-    decoders = {image: tfds.decode.SkipDecoding()}
-
-    def parse(serialized: tf.Tensor) -> Record:
-        example = features.deserialize_example(serialized, decoders=decoders)
-        return {"image": example[image], "label": tf.cast(example[label], tf.int64)}
-
-    return parse
