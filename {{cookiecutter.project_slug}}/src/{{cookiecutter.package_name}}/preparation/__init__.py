@@ -1,0 +1,1 @@
+"""The `prepare` command: originals are listed, edited, planned into shards, written, checked."""
