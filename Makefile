@@ -2,6 +2,7 @@ PYTHON ?= python3
 UV ?= uv
 BIN := .venv/bin
 DEMO := build/demo/my-training-project
+BENCH := build/bench
 PROJECT := {{cookiecutter.project_slug}}
 # What is passed on to pytest, as in: make test ARGS="-k hostile"
 ARGS ?=
@@ -11,10 +12,10 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint lock clean
+.PHONY: help demo test test-all lint bench-input lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .venv/installed: requirements/dev.txt
 	$(PYTHON) -m venv --clear .venv
@@ -43,6 +44,20 @@ lint: .venv/installed ## Check the template's own code, and the package where it
 	done
 	$(BIN)/mypy --cache-dir=/dev/null tests
 
+# 3 GB of wheels, torch's CUDA libraries among them: its CPU build is not where pip looks. ffcv is
+# tried apart, since it must be built; without it, the benchmark gives pip's reason.
+$(BENCH)/.venv/installed: requirements/peers.txt
+	$(PYTHON) -m venv --clear $(BENCH)/.venv
+	$(BENCH)/.venv/bin/python -m pip install --quiet --require-hashes --no-deps \
+		-r requirements/peers.txt
+	sed 's/ *\\$$//; /--hash/d' requirements/peers.txt >$(BENCH)/pins.txt
+	$(BENCH)/.venv/bin/python -m pip install --no-build-isolation --constraint $(BENCH)/pins.txt \
+		ffcv==1.0.2 >$(BENCH)/ffcv.log 2>&1 || echo "ffcv does not install: $(BENCH)/ffcv.log"
+	@touch $@
+
+bench-input: $(BENCH)/.venv/installed ## Measure the input pipeline beside its peers (20 minutes)
+	$(BENCH)/.venv/bin/python benchmarks/input.py $(ARGS)
+
 # Pins already in the files are kept; make lock ARGS=--upgrade takes the newest versions.
 lock: .venv/installed ## Lock this project's and the generated project's dependencies (needs uv)
 	$(UV) pip compile --group dev --universal --python-version 3.10 --generate-hashes \
@@ -52,6 +67,12 @@ lock: .venv/installed ## Lock this project's and the generated project's depende
 	$(BIN)/cookiecutter . --no-input --default-config --output-dir build/lock
 	$(MAKE) -C build/lock/my-training-project lock ARGS="$(ARGS)"
 	cp build/lock/my-training-project/requirements/*.txt "$(PROJECT)/requirements/"
+	grep -E '^(tensorflow-cpu|keras|numpy)==' "$(PROJECT)/requirements/cpu.txt" | \
+		sed 's/ \\$$//' > build/lock/pins.txt
+	$(UV) pip compile --group peers --universal --python-version 3.10 \
+		--constraint build/lock/pins.txt --generate-hashes \
+		--no-annotate --no-header --no-emit-index-url --quiet \
+		--output-file requirements/peers.txt $(ARGS)
 
 clean: ## Delete what the targets made, the environment aside
 	rm -rf build

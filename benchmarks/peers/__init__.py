@@ -1,0 +1,1 @@
+"""What is measured: a module for each peer, for the limits, and for this project."""
