@@ -6,6 +6,7 @@ import random
 import statistics as exact
 
 import pytest
+import tensorflow as tf
 
 from {{cookiecutter.package_name}}.benchmark import probes, statistics
 from {{cookiecutter.package_name}}.benchmark.cause import find_cause
@@ -165,3 +166,15 @@ def test_a_benchmark_writes_the_contracts_json(train, monkeypatch, capfd):
     out = capfd.readouterr().out
     assert "VERDICT" in out and verdict["cause"] in out and "examples/s" in out
     assert not (run_dir / "checkpoints").exists()  # a measurement leaves nothing to resume
+
+
+def test_a_deterministic_benchmark_says_what_keeping_the_order_costs(train, monkeypatch, capfd):
+    monkeypatch.setattr(probes, "WINDOW_SECONDS", 0.1)
+    monkeypatch.setattr(probes, "WARM_WINDOW_SECONDS", 0.05)
+    # It holds for the whole process, the other tests' too.
+    monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", lambda: None)
+    code, run_dir = train(benchmark=True, strategy="one_device", deterministic=True)
+    assert code == 0
+    slowdown = json.loads((run_dir / "benchmark.json").read_text())["order_slowdown"]
+    assert 0 < slowdown["low"] <= slowdown["mean"] <= slowdown["high"]
+    assert "the same order always" in capfd.readouterr().out

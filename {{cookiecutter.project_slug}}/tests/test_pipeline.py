@@ -139,7 +139,7 @@ def test_every_example_is_decoded_once_an_epoch_wherever_it_is_cropped(tmp_path,
         assert len(set(second)) == len(second)
 
 
-@pytest.mark.parametrize("batch_size", [128, 192, 250])
+@pytest.mark.parametrize("batch_size", [128, 192, 250, 257])
 def test_a_large_batch_is_decoded_in_parts_and_joined_in_order(tmp_path, batch_size):
     source = open_data(f"records:{write_records(tmp_path)}").train
     whole = pipeline.training_batches(source, read_label, 1, seed=1).take(2 * batch_size)

@@ -1,6 +1,9 @@
 """The CPUs and memory that a process may use, as cgroups of both versions grant them."""
 
 import os
+import platform
+import subprocess
+import sys
 
 import pytest
 
@@ -38,3 +41,31 @@ def test_memory_is_what_the_cgroup_leaves(tmp_path, monkeypatch):
     assert runtime.memory_available() <= 2**29
     (tmp_path / "memory.max").write_text("max\n")
     assert runtime.memory_limit() == machine
+
+
+FAULTS = """
+import ctypes, resource
+from {{cookiecutter.package_name}} import runtime
+runtime.start_tensorflow()
+libc = ctypes.CDLL("libc.so.6")
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+for number in range(20):
+    if number == 10:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    batch = libc.malloc(48 << 20)
+    ctypes.memset(batch, 1, 48 << 20)
+    libc.free(batch)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 10)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is GNU's")
+def test_a_freed_batch_is_given_out_again_instead_of_new_pages():
+    def faults(**environment):
+        command = [sys.executable, "-c", FAULTS]
+        ran = subprocess.run(command, env={**os.environ, **environment}, capture_output=True)
+        return float(ran.stdout)
+
+    pages = (48 << 20) / os.sysconf("SC_PAGE_SIZE")
+    assert faults() < 0.1 * pages
+    assert faults(MALLOC_PERTURB_="0") > 0.5 * pages  # who sets malloc up themselves is left alone

@@ -11,7 +11,8 @@ from conftest import noise_jpeg
 from {{cookiecutter.package_name}}.data import raw, records, shards
 from {{cookiecutter.package_name}}.data.caching import in_memory, on_disk
 from {{cookiecutter.package_name}}.data.catalog import open_data
-from {{cookiecutter.package_name}}.data.sources import Piece, Shards, as_tuple, split_tail
+from {{cookiecutter.package_name}}.data.sharded import Piece, Shards, split_tail
+from {{cookiecutter.package_name}}.data.sources import as_tuple
 from {{cookiecutter.package_name}}.errors import UserError
 
 

@@ -47,18 +47,19 @@ class Job:
         classes = len(self.splits.classes)
         return functools.partial(task.decode_evaluation, settings=self.settings, classes=classes)
 
-    def training_batches(self, step: int = 0) -> tf.data.Dataset:
-        """The batches from the one after `step` steps on."""
-        batch_size, seed, address = (
-            self.settings.batch_size,
-            self.settings.seed,
+    def training_batches(self, step: int = 0, in_order: bool = True) -> tf.data.Dataset:
+        """The batches from the one after `step` steps on; see `pipeline.training_batches`."""
+        batch_size, seed = self.settings.batch_size, self.settings.seed
+        address, train, decode = (
             self.settings.data_service,
+            self.splits.train,
+            self.decode_training,
         )
-        train, decode, start = self.splits.train, self.decode_training, step * batch_size
+        start = step * batch_size
         if address:
             steps = self.steps - step
             return service_batches(train, decode, batch_size, seed, start, steps, address)
-        return training_batches(train, decode, batch_size, seed, start)
+        return training_batches(train, decode, batch_size, seed, start, in_order)
 
     @functools.cached_property
     def evaluation_batches(self) -> Any:

@@ -63,7 +63,9 @@ def decode_training(
     if settings.augment == "host":
         features = images.crops(records, size, boxes)
     elif settings.augment == "device":
-        features = images.squares(records, round(size / images.CENTRE), boxes)
+        # At 96 pixels, squares of 110 made crops so smooth that validation lost 3 points.
+        side = round(size / images.CENTRE) if settings.data == "digits" else max(256, 8 * size // 7)
+        features = images.squares(records, side, boxes)
     else:
         features = images.crops(records, size)
     return features, _labels(records, classes)

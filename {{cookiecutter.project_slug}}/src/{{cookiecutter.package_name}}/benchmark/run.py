@@ -22,7 +22,7 @@ from ..runtime import memory_limit, usable_cpus
 from ..settings import Settings, to_json
 from .cause import Verdict, find_cause
 from .probes import Measured, Probe, measure, step_times
-from .statistics import Estimate, mean_of, percentile
+from .statistics import Estimate, mean_of, percentile, ratio_of
 
 MEMORY_BATCHES = 4  # whose records the probe of the input from memory goes round
 
@@ -56,6 +56,7 @@ def benchmark(settings: Settings) -> int:
         "probes": _probe_figures(measured),
         "gpu": [],
         "verdict": _verdict_figures(verdict),
+        "order_slowdown": _order_slowdown(repeats),
         "predictions": [],
         "validation": {"metric": f"val_{task.METRIC}", "value": validation.get(task.METRIC)},
     }
@@ -105,6 +106,9 @@ def _probes(job: Job) -> tuple[list[Probe], float]:
         Probe("input_from_memory", lambda steps: loop.consume(remembered, steps), ahead),
         Probe("step_resident", lambda steps: loop.train_resident(batch, steps)),
     ]
+    if job.settings.deterministic:
+        any_order = iter(loop.distribute(job.training_batches(in_order=False)))
+        probes.append(Probe("input_any_order", lambda steps: loop.consume(any_order, steps), ahead))
     return probes, first_batch_s
 
 
@@ -127,6 +131,14 @@ def _probe_figures(measured: dict[str, Measured]) -> dict[str, Any]:
         step = mean_of(measured[name].step_ms)
         figures[name] = {"step_ms": step.mean, "low": step.low, "high": step.high}
     return figures
+
+
+def _order_slowdown(repeats: dict[str, list[float]]) -> dict[str, float] | None:
+    """How much slower the input is for keeping the order; None if that was not measured."""
+    if "input_any_order" not in repeats:
+        return None
+    slowdown = ratio_of(repeats["input"], repeats["input_any_order"])
+    return dataclasses.asdict(slowdown)
 
 
 def _verdict_figures(verdict: Verdict) -> dict[str, Any]:
@@ -160,6 +172,12 @@ def _screen(job: Job, document: dict[str, Any], verdict: Verdict) -> str:
         if job.devices.kind == "CPU"
         else "GPU        utilisation is not sampled yet",
     ]
+    if document["order_slowdown"]:
+        cost = Estimate(**document["order_slowdown"])
+        lines.append(
+            "order      the same batches in the same order always: the input takes "
+            f"{cost.mean:.2f}x ({cost.low:.2f}-{cost.high:.2f}) as long"
+        )
     if validation["value"] is not None:
         lines.append(
             f"{validation['metric']} {validation['value']:.4f} after the steps of this benchmark: "

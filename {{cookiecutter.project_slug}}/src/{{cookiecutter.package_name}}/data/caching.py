@@ -17,9 +17,11 @@ import tensorflow as tf
 from ..errors import UserError
 from ..progress import Progress
 from ..runtime import memory_available
+from .indexed import Indexed
 from .records import open_split
+from .sharded import Shards, buffer_for
 from .shards import NewDirectory, Shard, serialize, write_manifest, write_shard
-from .sources import Indexed, Record, Shards, Source, as_tuple, buffer_for
+from .sources import Record, Source, as_tuple
 
 SAMPLE = 256  # records measured to estimate the size of all
 # Of what is free: joining the chunks holds every record twice for a moment, and batches need room.

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from .sources import Indexed, Record, Splits
+from .indexed import Indexed
+from .sources import Record, Splits
 
 SIDE = 8  # pixels
 VALIDATION_EVERY = 5  # every fifth digit validates: each writer's digits are in both splits

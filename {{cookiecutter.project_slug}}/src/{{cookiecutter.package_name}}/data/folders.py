@@ -2,8 +2,9 @@
 
 import tensorflow as tf
 
+from .indexed import Indexed
 from .listing import list_folder
-from .sources import Indexed, Record, Splits
+from .sources import Record, Splits
 
 
 def open_folder(path: str) -> Splits:

@@ -12,16 +12,9 @@ import tensorflow as tf
 from ..errors import UserError
 from .listing import existing_directory
 from .raw import open_raw
+from .sharded import Piece, Reader, Shards, buffer_for, split_tail
 from .shards import IMAGE, LABEL, MANIFEST, SCHEMA, Shard
-from .sources import (
-    Piece,
-    Reader,
-    Record,
-    Shards,
-    Splits,
-    buffer_for,
-    split_tail,
-)
+from .sources import Record, Splits
 
 IMAGE_NAMES = (IMAGE, "image", "image_raw", "jpeg", "jpg", "png")
 LABEL_NAMES = (LABEL, "label", "class", "image/label", "cls")

@@ -7,7 +7,8 @@ from typing import Any
 
 from ..errors import UserError
 from .records import HELD_OUT, VALIDATION_NAMES, TFRecords
-from .sources import Piece, Shards, Splits, buffer_for, split_tail
+from .sharded import Piece, Shards, buffer_for, split_tail
+from .sources import Splits
 
 
 def open_tfds(name: str, buffer_bytes: int) -> Splits:
