@@ -60,6 +60,8 @@ def test_the_installed_project_passes_its_own_lint(installed: Path, python: Path
 def test_the_installed_commands_answer(installed: Path, python: Path, tmp_path: Path) -> None:
     helped = succeed([python, "-m", "my_training_project.train", "--help"], tmp_path)
     assert "--data" in helped and "--benchmark" in helped
+    for command in ("doctor", "prepare", "serve"):
+        assert "--" in succeed([python, "-m", f"my_training_project.{command}", "--help"], tmp_path)
     assert "make train" in succeed(["make"], installed)
 
 

@@ -13,7 +13,10 @@ PACKAGE = PROJECT / "src" / "{{cookiecutter.package_name}}"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 # What pyproject.toml asks for, by the names it is imported by.
 DEPENDENCIES = {
+    "PIL",
     "absl",
+    "cykooz_resizer",
+    "google_crc32c",
     "keras",
     "numpy",
     "tensorboard",

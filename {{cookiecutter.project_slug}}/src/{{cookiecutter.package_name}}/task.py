@@ -63,7 +63,7 @@ def decode_training(
     if settings.augment == "host":
         features = images.crops(records, size, boxes)
     elif settings.augment == "device":
-        # At 96 pixels, squares of 110 made crops so smooth that validation lost 3 points.
+        # As large as `prepare` makes them: crops of smaller squares are much smoother than the host's.
         side = round(size / images.CENTRE) if settings.data == "digits" else max(256, 8 * size // 7)
         features = images.squares(records, side, boxes)
     else:
