@@ -63,7 +63,7 @@ def decode_training(
     if settings.augment == "host":
         features = images.crops(records, size, boxes)
     elif settings.augment == "device":
-        # As large as `prepare` makes them: crops of smaller squares are much smoother than the host's.
+        # As large as `prepare` makes them: crops of smaller squares are smoother than the host's.
         side = round(size / images.CENTRE) if settings.data == "digits" else max(256, 8 * size // 7)
         features = images.squares(records, side, boxes)
     else:
