@@ -88,8 +88,8 @@ def test_the_projects_own_tests_pass(bake: Bake, python: Path, answers: dict[str
     source = os.fspath(project / "src")
     # The slow ones once: two bakes differ in nothing that those are about.
     chosen = "not slow" if answers else "slow or not slow"
-    command = [python, "-m", "pytest", "-p", "no:cacheprovider", "-m", chosen]
-    printed = succeed(command, project, PYTHONPATH=source)
+    options = ["-p", "no:cacheprovider", "-m", chosen]
+    printed = succeed([python, "-m", "pytest", *options], project, PYTHONPATH=source)
     assert " passed" in printed and " failed" not in printed
 
 
