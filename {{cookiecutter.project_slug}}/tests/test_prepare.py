@@ -423,6 +423,18 @@ def test_unfinished_work_is_not_mixed_with_other_flags_or_another_source(
     assert "source" in capsys.readouterr().err
 
 
+def test_what_an_error_recommends_works(photos, tmp_path, monkeypatch, capsys):
+    bad = with_bad(photos, tmp_path / "photos", "bad.jpg", b"no image")
+    assert prepare(bad, tmp_path / "out") == 2
+    assert "--on_bad=skip" in capsys.readouterr().err
+    assert prepare(bad, tmp_path / "out", on_bad="skip", bad_budget=0.5) == 0
+    assert "on_bad was 'error', is 'skip'" in capsys.readouterr().out
+    half_done(photos, tmp_path / "other", monkeypatch)  # with shards that are finished, too
+    assert prepare(photos, tmp_path / "other", on_bad="skip") == 0
+    assert prepare(photos, tmp_path / "straight", on_bad="skip") == 0
+    assert contents(tmp_path / "other") == contents(tmp_path / "straight")
+
+
 def test_a_destination_in_use_names_its_holder(photos, tmp_path, capsys):
     partial = tmp_path / ".out.partial"
     partial.mkdir()

@@ -107,7 +107,10 @@ def why_bad(records: Record, decode: Decode, position: int) -> str:
     try:
         decode(_verified(records, tf.constant(True)), tf.constant([position], tf.int64))
     except tf.errors.InvalidArgumentError as error:
-        return re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", error.message).strip()
+        message = re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", error.message)
+        # An assertion's own words come last, as the bytes they are to TensorFlow.
+        said = message.rpartition("Summarized data:")[2]
+        return " ".join(re.sub(r"b'([^']*)'", r"\1", said).split())
     return ""
 
 

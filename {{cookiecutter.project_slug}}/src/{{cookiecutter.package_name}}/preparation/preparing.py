@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.shards import MANIFEST, Shard, crc32_of, write_manifest, write_shard
+from ..durable import sync
 from ..errors import UserError
 from ..progress import Progress
 from ..runtime import start_tensorflow, usable_cpus
@@ -17,7 +18,7 @@ from .editing import versions
 from .originals import Original, Originals, list_originals, read_manifest, stat_of
 from .plan import PlannedShard, plan
 from .working import Bad, Made, Recipe, Workers, examine, make
-from .workplace import Workplace, sync
+from .workplace import Workplace
 
 BAD_RECORDS = "bad_records.json"
 JPEG_BYTES_A_PIXEL = 0.5  # of photos at quality 90, to tell how many shards there will be

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from ..durable import sync
 from ..errors import UserError
 
 
@@ -41,11 +42,13 @@ class Workplace:
     def resume(self, made: Mapping[str, Any]) -> list[dict[str, Any]]:
         """What is done already, as `record` was given it.
 
+        Work that was begun otherwise is dropped where no shard is finished, or `--on_bad` differs.
+
         Args:
           made: what determines the bytes: the source and the flags.
 
         Raises:
-          UserError: the work was begun from another source or with other flags.
+          UserError: shards were finished from another source or with other flags.
         """
         lines = self._lines()
         if not lines:
@@ -57,12 +60,19 @@ class Workplace:
             for name in {**begun, **made}
             if begun.get(name) != made.get(name)
         ]
-        if changed:
+        if not changed:
+            return lines[1:]
+        finished = any("shard" in line for line in lines)
+        # With --on_bad=skip, which an error recommends, other records go to other shards.
+        if finished and begun.get("on_bad") == made.get("on_bad"):
             raise UserError(
                 f"{self._root} holds unfinished work that was begun otherwise "
                 f"({'; '.join(changed)}): repeat that to finish it, or delete that directory"
             )
-        return lines[1:]
+        print(f"unfinished work that was begun otherwise is dropped ({'; '.join(changed)})")
+        self._journal.unlink()
+        self.record(dict(made))
+        return []
 
     def record(self, entry: Mapping[str, Any]) -> None:
         """Notes durably that a part is done."""
@@ -134,12 +144,3 @@ class Workplace:
                 whole += len(line)
         os.truncate(self._journal, whole)
         return lines
-
-
-def sync(path: Path) -> None:
-    """Has the disk hold what was written to a file, or the names in a directory."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
