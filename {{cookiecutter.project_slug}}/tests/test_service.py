@@ -12,16 +12,19 @@ import pytest
 import tensorflow as tf
 from test_sources import write_folder, write_raw, write_records
 
+from {{cookiecutter.package_name}} import serve
 from {{cookiecutter.package_name}}.data import service
 from {{cookiecutter.package_name}}.data.caching import in_memory
 from {{cookiecutter.package_name}}.data.catalog import open_data
 from {{cookiecutter.package_name}}.errors import UserError
 
+SERVE = serve.__name__
+
 
 @contextlib.contextmanager
 def served(*flags):
     """A process of `serve`; gives (process, what it printed first)."""
-    command = [sys.executable, "-m", "{{cookiecutter.package_name}}.serve", "--host=localhost"]
+    command = [sys.executable, "-m", SERVE, "--host=localhost"]
     process = subprocess.Popen(
         [*command, *flags], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
     )
@@ -102,7 +105,7 @@ def test_raw_records_are_refused_where_there_is_nothing_to_take_over(tmp_path):
 def test_serving_ends_with_sigterm_and_refuses_a_taken_port():
     with served("--port=0") as (process, line):
         port = re.search(r"localhost:(\d+)", line)[1]
-        command = [sys.executable, "-m", "{{cookiecutter.package_name}}.serve", f"--port={port}"]
+        command = [sys.executable, "-m", SERVE, f"--port={port}"]
         second = subprocess.run(command, capture_output=True, text=True)
         assert second.returncode == 2 and "Traceback" not in second.stderr
         process.send_signal(signal.SIGTERM)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from conftest import noise_jpeg
 
-from {{cookiecutter.package_name}}.data import raw, records, shards
+from {{cookiecutter.package_name}}.data import caching, raw, records, shards
 from {{cookiecutter.package_name}}.data.caching import in_memory, on_disk
 from {{cookiecutter.package_name}}.data.catalog import open_data
 from {{cookiecutter.package_name}}.data.sharded import Piece, Shards, split_tail
@@ -357,7 +357,7 @@ def test_a_disk_cache_without_room_or_use_is_refused(tmp_path, monkeypatch):
 
 def test_a_memory_cache_that_does_not_fit_is_refused(tmp_path, monkeypatch):
     opened = open_data(f"records:{write_records(tmp_path)}").train
-    monkeypatch.setattr("{{cookiecutter.package_name}}.data.caching.memory_available", lambda: 1e5)
+    monkeypatch.setattr(caching, "memory_available", lambda: 1e5)
     with pytest.raises(UserError, match=r"--cache=memory: the records take .* free"):
         in_memory(opened)
 
