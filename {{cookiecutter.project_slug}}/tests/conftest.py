@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from {{cookiecutter.package_name}} import runtime
@@ -54,3 +55,19 @@ def noise_jpeg(height: int, width: int, seed: int) -> bytes:
     small = tf.random.stateless_uniform([height // 32 + 2, width // 32 + 2, 3], [seed, 1])
     pixels = tf.image.resize(small * 255, [height, width], "bicubic")
     return bytes(tf.io.encode_jpeg(tf.saturate_cast(pixels, tf.uint8), quality=95).numpy())
+
+
+def bilinear_crop(image, box, size):
+    """A crop in plain numpy: `box` is top, left, height, width in parts of the image."""
+
+    def places(begin, extent, pixels):
+        centres = np.clip((begin + (np.arange(size) + 0.5) / size * extent) * pixels - 0.5, 0, None)
+        lower = np.minimum(np.floor(centres).astype(int), pixels - 1)
+        return lower, np.minimum(lower + 1, pixels - 1), centres - lower
+
+    top, bottom, down = places(box[0], box[2], image.shape[0])
+    left, right, across = places(box[1], box[3], image.shape[1])
+    down, across = down[:, None, None], across[None, :, None]
+    upper = image[top][:, left] * (1 - across) + image[top][:, right] * across
+    lower = image[bottom][:, left] * (1 - across) + image[bottom][:, right] * across
+    return upper * (1 - down) + lower * down

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import noise_jpeg, rows
+from conftest import bilinear_crop, noise_jpeg, rows
 
 from {{cookiecutter.package_name}} import task
 from {{cookiecutter.package_name}}.data import augmentation
@@ -14,22 +14,6 @@ from {{cookiecutter.package_name}}.settings import Settings, parse
 
 INDICES = tf.range(4000, dtype=tf.int64)
 EVERYTHING = ("--colour_jitter=0.4", "--mixup=0.2", "--cutmix=1.0")
-
-
-def bilinear_crop(image, box, size):
-    """A crop in plain numpy: `box` is top, left, height, width in parts of the image."""
-
-    def places(begin, extent, pixels):
-        centres = np.clip((begin + (np.arange(size) + 0.5) / size * extent) * pixels - 0.5, 0, None)
-        lower = np.minimum(np.floor(centres).astype(int), pixels - 1)
-        return lower, np.minimum(lower + 1, pixels - 1), centres - lower
-
-    top, bottom, down = places(box[0], box[2], image.shape[0])
-    left, right, across = places(box[1], box[3], image.shape[1])
-    down, across = down[:, None, None], across[None, :, None]
-    upper = image[top][:, left] * (1 - across) + image[top][:, right] * across
-    lower = image[bottom][:, left] * (1 - across) + image[bottom][:, right] * across
-    return upper * (1 - down) + lower * down
 
 
 def settings_of(augment, *flags, size=64):

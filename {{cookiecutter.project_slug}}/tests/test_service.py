@@ -106,7 +106,7 @@ def test_serving_ends_with_sigterm_and_refuses_a_taken_port():
     with served("--port=0") as (process, line):
         port = re.search(r"localhost:(\d+)", line)[1]
         command = [sys.executable, "-m", SERVE, f"--port={port}"]
-        second = subprocess.run(command, capture_output=True, text=True)
+        second = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert second.returncode == 2 and "Traceback" not in second.stderr
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
