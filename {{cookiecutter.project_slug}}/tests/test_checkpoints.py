@@ -101,7 +101,7 @@ def test_files_are_synchronised_before_they_get_their_name(tmp_path, monkeypatch
     from {{cookiecutter.package_name}} import checkpoints as module
 
     events, real_rename = [], module.os.rename
-    monkeypatch.setattr(module, "_sync", lambda path: events.append(f"sync {path.name}"))
+    monkeypatch.setattr(module, "sync", lambda path: events.append(f"sync {path.name}"))
     monkeypatch.setattr(
         module.os, "rename", lambda a, b: (events.append("rename"), real_rename(a, b))
     )

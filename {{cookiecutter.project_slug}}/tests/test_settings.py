@@ -32,7 +32,7 @@ def test_help_exits_0_names_every_flag_and_never_imports_tensorflow():
         ("--batch_size=-1", "non-negative"),
         ("--batch_size=many", "many"),
         ("--precision=float8", "auto|float32|mixed_float16|mixed_bfloat16"),
-        ("--cache=disk", "none|memory"),
+        ("--cache=tape", "none|memory|disk"),
         ("--ema=1", "ema"),
         ("digits", "--name=value"),
     ],
