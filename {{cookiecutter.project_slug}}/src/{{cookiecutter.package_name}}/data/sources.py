@@ -11,6 +11,7 @@ the batch.
 | `label` | int64 [batch] | |
 | `aspect` | float32 [batch] | width / height of the original, where squares are stored |
 | `side` | int32 scalar, constant | of the stored squares, where `image` holds such |
+| `fingerprint` | int64 [batch] | of `pixels`, as they were written |
 | `source_file`, `source_index` | string, int64 [batch] | where it lies, to name a bad one |
 
 Records stay encoded: a shuffle buffer or a cache of decoded images would be 5 to 10 times as large.
