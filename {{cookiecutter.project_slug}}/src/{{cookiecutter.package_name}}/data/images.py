@@ -16,13 +16,6 @@ CENTRE = 7 / 8
 MARGIN = 2  # pixels around a crop that interpolation, of colour too, can reach
 
 
-def aspects(records: Record) -> tf.Tensor:
-    """Width / height of each original, float32 [batch]: as recorded, or from the image's header."""
-    if "aspect" in records:
-        return records["aspect"]
-    return _aspects(_shapes(records))
-
-
 def centre_boxes(aspect: tf.Tensor, part: float = CENTRE) -> tf.Tensor:
     """The central squares that evaluation sees, in parts of an image's height and width.
 

@@ -1,7 +1,6 @@
 """`records:DIR`: TFRecord shards of images, with our manifest or anyone's without."""
 
 import dataclasses
-import json
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from ..errors import UserError
 from .listing import existing_directory
 from .raw import open_raw
 from .sharded import Piece, Reader, Shards, buffer_for, split_tail
-from .shards import IMAGE, LABEL, MANIFEST, SCHEMA, Shard
+from .shards import IMAGE, LABEL, MANIFEST, Shard, read_manifest
 from .sources import Record, Splits
 
 IMAGE_NAMES = (IMAGE, "image", "image_raw", "jpeg", "jpg", "png")
@@ -129,16 +128,6 @@ def find_damage(path: str) -> str | None:
     return None
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        if manifest["schema"] != SCHEMA:
-            raise UserError(f"{path}: schema {manifest['schema']}, this program reads {SCHEMA}")
-        return manifest
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: not a manifest ({error}): prepare the data set again") from None
-
-
 def open_split(directory: Path, split: str) -> tuple[tuple[Piece, ...], Reader]:
     """One split of a directory with a manifest: its pieces, and how to read them."""
     splits, _, reader = _listed_splits(directory, tolerant=False)
@@ -149,7 +138,7 @@ def _listed_splits(
     directory: Path, tolerant: bool
 ) -> tuple[dict[str, tuple[Piece, ...]], tuple[str, ...], Reader]:
     """What the manifest says: the pieces of each split, the classes, how to read them."""
-    manifest = _read_manifest(directory / MANIFEST)
+    manifest = read_manifest(directory)
     raw, size = manifest.get("format") == "raw", manifest.get("size")
     exact = raw or not tolerant
     splits = {n: _listed(directory, rows, exact) for n, rows in manifest["splits"].items()}

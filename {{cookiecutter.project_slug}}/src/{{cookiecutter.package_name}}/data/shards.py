@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..errors import UserError
 from .tfrecord import encode_example, frame
 
 MANIFEST = "manifest.json"
@@ -82,6 +83,24 @@ def write_manifest(
         "made": dict(made),
     }
     (directory / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """The manifest of a prepared data set.
+
+    Raises:
+      UserError: there is none, or it is damaged or of another schema.
+    """
+    path = directory / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if manifest["schema"] != SCHEMA:
+            raise UserError(f"{path}: schema {manifest['schema']}, this program reads {SCHEMA}")
+        return manifest
+    except FileNotFoundError:
+        raise UserError(f"{directory} holds no {MANIFEST}: it is no prepared data set") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: not a manifest ({error}): prepare the data set again") from None
 
 
 class NewDirectory:

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ..data.shards import MANIFEST, Shard, crc32_of
+from ..data.shards import MANIFEST, Shard, crc32_of, read_manifest
 from ..data.tfrecord import Damaged, read, spans
 from ..errors import UserError
 from ..progress import Progress
 from ..runtime import start_tensorflow, usable_cpus
 from ..settings import PrepareSettings
-from .originals import read_manifest
 from .preparing import BAD_RECORDS
 
 NAMED = 20  # damaged records named of one file

@@ -15,7 +15,7 @@ from ..data.listing import (
     synthetic_directory,
     user_cache,
 )
-from ..data.shards import MANIFEST, SCHEMA
+from ..data.shards import MANIFEST, read_manifest
 from ..data.tfrecord import Damaged, decode_example, read, spans
 from ..errors import UserError
 from .editing import SUFFIXES, BadImage
@@ -144,24 +144,6 @@ def stat_of(path: str) -> tuple[int, int]:
         return stat.st_size, stat.st_mtime_ns
     except OSError:
         return 0, 0
-
-
-def read_manifest(directory: Path) -> dict[str, Any]:
-    """The manifest of a prepared data set.
-
-    Raises:
-      UserError: there is none, or it is damaged or of another schema.
-    """
-    path = directory / MANIFEST
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        if manifest["schema"] != SCHEMA:
-            raise UserError(f"{path}: schema {manifest['schema']}, this program reads {SCHEMA}")
-        return manifest
-    except FileNotFoundError:
-        raise UserError(f"{directory} holds no {MANIFEST}: it is no prepared data set") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: not a manifest ({error}): prepare the data set again") from None
 
 
 def _folder(source: str, path: str, suffixes: Sequence[str]) -> Originals:

@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ..data.shards import MANIFEST, Shard, crc32_of, write_manifest, write_shard
+from ..data.shards import MANIFEST, Shard, crc32_of, read_manifest, write_manifest, write_shard
 from ..durable import sync
 from ..errors import UserError
 from ..progress import Progress
 from ..runtime import start_tensorflow, usable_cpus
 from ..settings import PrepareSettings
 from .editing import versions
-from .originals import Original, Originals, list_originals, read_manifest, stat_of
+from .originals import Original, Originals, list_originals, stat_of
 from .plan import PlannedShard, plan
 from .working import Bad, Made, Recipe, Workers, examine, make
 from .workplace import Workplace
