@@ -19,6 +19,7 @@ DEPENDENCIES = {
     "google_crc32c",
     "keras",
     "numpy",
+    "pynvml",
     "tensorboard",
     "tensorflow",
     "tensorflow_datasets",

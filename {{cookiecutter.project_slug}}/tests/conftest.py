@@ -20,6 +20,10 @@ tf.config.set_logical_device_configuration(
 )
 
 
+def pytest_addoption(parser):
+    parser.addoption("--scenarios", help="a directory of scenario files, for test_scenarios.py")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def fresh_keras():
     """Frees the models of a module's tests; after each test it took a sixth of a second."""

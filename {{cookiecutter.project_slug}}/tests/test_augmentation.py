@@ -8,9 +8,10 @@ import tensorflow as tf
 from conftest import bilinear_crop, noise_jpeg, rows
 
 from {{cookiecutter.package_name}} import task
+from {{cookiecutter.package_name}}.command_line import parse
 from {{cookiecutter.package_name}}.data import augmentation
 from {{cookiecutter.package_name}}.data.photos import photo
-from {{cookiecutter.package_name}}.settings import Settings, parse
+from {{cookiecutter.package_name}}.settings import Settings
 
 INDICES = tf.range(4000, dtype=tf.int64)
 EVERYTHING = ("--colour_jitter=0.4", "--mixup=0.2", "--cutmix=1.0")

@@ -13,7 +13,8 @@ from conftest import losses, rows
 from {{cookiecutter.package_name}} import job as jobs
 from {{cookiecutter.package_name}} import loop as loops
 from {{cookiecutter.package_name}} import model, task
-from {{cookiecutter.package_name}}.settings import Settings, parse
+from {{cookiecutter.package_name}}.command_line import parse
+from {{cookiecutter.package_name}}.settings import Settings
 
 MIRRORED = {"strategy": "mirrored", "logical_devices": 2}
 
@@ -216,11 +217,23 @@ def test_the_pace_fits_a_call_into_its_time(monkeypatch):
     pace = loops.CallPace(0)
     steps = []
     for _ in range(4):  # 9 s of compiling, then 50 ms a step
-        steps.append(pace.steps)
+        steps.append(pace.take(100))
         with pace:
             pass
     assert steps == [1, 1, 4, 4]
     assert pace.steps == 1
+
+
+def test_a_call_cut_short_does_not_make_the_next_one_too_long(monkeypatch):
+    clock = iter([0.0, 9.0, 10.0, 10.05, 11.0, 11.05, 12.0, 12.2])
+    monkeypatch.setattr(loops.time, "perf_counter", lambda: next(clock))
+    pace = loops.CallPace(0)
+    taken = []
+    for left in (1, 9, 1, 9):  # 50 ms a step, of which one is left in the third call
+        taken.append(pace.take(left))
+        with pace:
+            pass
+    assert taken == [1, 1, 1, 4] and pace.steps == 4
     assert loops.CallPace(13).steps == 13
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from conftest import noise_jpeg
 from test_sources import write_folder, write_raw, write_records
 
-from {{cookiecutter.package_name}} import settings, task
+from {{cookiecutter.package_name}} import command_line, settings, task
 from {{cookiecutter.package_name}}.data import pipeline
 from {{cookiecutter.package_name}}.data.catalog import open_data
 
@@ -20,7 +20,7 @@ def photos(tmp_path):
 
 @pytest.fixture
 def decode():
-    asked = settings.parse(settings.Settings, ["--augment=host", "--image_size=16"])
+    asked = command_line.parse(settings.Settings, ["--augment=host", "--image_size=16"])
     return functools.partial(task.decode_training, settings=asked, classes=100)
 
 
@@ -120,7 +120,7 @@ def test_every_example_is_decoded_once_an_epoch_wherever_it_is_cropped(tmp_path,
     else:
         opened = open_data(f"records:{write_records(tmp_path, side=24 * (kind == 'prepared'))}")
     source, n = opened.train, opened.train.count
-    asked = settings.parse(settings.Settings, [f"--augment={augment}", "--image_size=16"])
+    asked = command_line.parse(settings.Settings, [f"--augment={augment}", "--image_size=16"])
 
     def decode(records, index):
         features, _ = task.decode_training(records, index, settings=asked, classes=100)

@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
-from {{cookiecutter.package_name}} import settings
+from {{cookiecutter.package_name}} import command_line, settings
+from {{cookiecutter.package_name}}.command_line import parse
 from {{cookiecutter.package_name}}.errors import UserError
-from {{cookiecutter.package_name}}.settings import Settings, parse
+from {{cookiecutter.package_name}}.settings import Settings
 
 PACKAGE = settings.__package__
 
@@ -47,8 +48,23 @@ def test_a_bad_flag_is_one_line_and_exit_code_2(argument, expected, capsys):
     assert expected in captured.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--benchmark", "--profile=1:2"], "--benchmark and --profile do not go together"),
+        (["--benchmark", "--find_batch_size"], "do not go together"),
+        (["--confirm"], "add --benchmark"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_one_line_and_exit_code_2(arguments, expected, capsys):
+    with pytest.raises(SystemExit) as end:
+        parse(Settings, arguments)
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and said.count("\n") == 1 and expected in said
+
+
 def test_a_run_refuses_settings_that_would_give_other_weights():
-    saved = settings.to_json(parse(Settings, ["--seed=1"]))
-    settings.refuse_changes(parse(Settings, ["--seed=1", "--steps_per_call=7"]), saved, "here")
+    saved = command_line.to_json(parse(Settings, ["--seed=1"]))
+    command_line.refuse_changes(parse(Settings, ["--seed=1", "--steps_per_call=7"]), saved, "here")
     with pytest.raises(UserError, match="--seed was 1, is 2"):
-        settings.refuse_changes(parse(Settings, ["--seed=2"]), saved, "here")
+        command_line.refuse_changes(parse(Settings, ["--seed=2"]), saved, "here")

@@ -13,8 +13,8 @@ import tensorflow as tf
 from conftest import losses, rows
 from test_sources import write_folder, write_records
 
+from {{cookiecutter.package_name}} import command_line, settings, training
 from {{cookiecutter.package_name}} import job as jobs
-from {{cookiecutter.package_name}} import settings, training
 
 PACKAGE = settings.__package__
 KILLED = {"steps": 150, "evaluate_steps": 10, "dropout": 0.2, "ema": 0.9}
@@ -254,7 +254,9 @@ def test_other_settings_are_refused_with_what_differs(train, capfd):
 def test_two_processes_do_not_share_a_run(train, capfd, tmp_path):
     from {{cookiecutter.package_name}}.run_directory import RunDirectory
 
-    asked = settings.parse(settings.Settings, ["--data=digits", f"--run_dir={tmp_path / 'run'}"])
+    asked = command_line.parse(
+        settings.Settings, ["--data=digits", f"--run_dir={tmp_path / 'run'}"]
+    )
     held = RunDirectory(asked)
     code, _ = train()
     assert code == 2
@@ -272,7 +274,7 @@ def test_a_half_written_log_line_is_dropped_on_resume(train):
 
 def test_steps_and_evaluations_follow_the_epochs(tmp_path):
     data = f"--data=records:{write_records(tmp_path)}"
-    asked = settings.parse(
+    asked = command_line.parse(
         settings.Settings,
         [data, "--epochs=3", "--batch_size=32", "--model=small_convnet", "--image_size=16"],
     )

@@ -8,10 +8,11 @@ import json
 import os
 import sys
 
+from .command_line import parse
 from .errors import run_command
 from .gpu_causes import Finding, diagnose
 from .gpu_facts import Facts, gather_facts, gib, gpu_hardware_present
-from .settings import DoctorSettings, parse
+from .settings import DoctorSettings
 
 __all__ = ["gpu_hardware_present", "main", "why_no_gpus"]
 

@@ -59,7 +59,8 @@ class Job:
         if address:
             steps = self.steps - step
             return service_batches(train, decode, batch_size, seed, start, steps, address)
-        return training_batches(train, decode, batch_size, seed, start, in_order)
+        threads = self.settings.host_threads
+        return training_batches(train, decode, batch_size, seed, start, in_order, threads)
 
     @functools.cached_property
     def evaluation_batches(self) -> Any:
@@ -132,12 +133,22 @@ def build(settings: Settings, run_path: Path) -> Job:
     if settings.augment == "auto":
         settings = dataclasses.replace(settings, augment="device" if on_gpu else "host")
     check_batch(settings.batch_size, devices.replicas, settings.accumulate)
+    return assemble(settings, devices, _open(settings, run_path))
+
+
+def assemble(settings: Settings, devices: Devices, splits: Splits) -> Job:
+    """Makes the model and the loop of a job whose devices are chosen and whose data is open.
+
+    Args:
+      settings: the flags, no blanks left but those for the precision and XLA.
+      devices: what it computes on.
+      splits: its data.
+    """
     precision, _ = choose_precision(settings.precision, devices)
-    splits = _open(settings, run_path)
     classes = len(splits.classes)
     total = settings.epochs * splits.train.count // settings.batch_size
     steps = settings.steps or max(1, total)
-    jit = settings.jit == "on" or (settings.jit == "auto" and on_gpu)
+    jit = settings.jit == "on" or (settings.jit == "auto" and devices.kind == "GPU")
     schedule = build_schedule(steps, settings.learning_rate, settings.warmup)
     with devices.strategy.scope():
         model = task.make_model(settings, classes, precision)

@@ -80,6 +80,8 @@ class Loop:
         self._train_call = tf.function(self._train_steps, reduce_retracing=True)
         self._resident_call = tf.function(self._resident_steps, reduce_retracing=True)
         self._consume_call = tf.function(self._consume, reduce_retracing=True)
+        self._feed_call = tf.function(self._feed_steps, reduce_retracing=True)
+        self._idle_call = tf.function(self._idle_steps, reduce_retracing=True)
         self._evaluate_call = tf.function(self._evaluate_steps, reduce_retracing=True)
 
     def train(self, iterator: Any, steps: int) -> np.ndarray:
@@ -93,6 +95,14 @@ class Loop:
     def consume(self, iterator: Any, batches: int) -> None:
         """Takes batches and drops them: the input alone."""
         self._consume_call(iterator, tf.constant(batches))
+
+    def feed(self, iterator: Any, steps: int) -> None:
+        """Runs steps that take a batch to the devices and compute nothing there: host and copy."""
+        self._feed_call(iterator, tf.constant(steps)).numpy()
+
+    def idle(self, batch: Batch, steps: int) -> None:
+        """The same on one batch that is already on the devices: the host alone."""
+        self._idle_call(batch, tf.constant(steps)).numpy()
 
     def evaluate(
         self, batches: Any, count: int, stop: Callable[[], bool] = lambda: False
@@ -113,7 +123,7 @@ class Loop:
         self._swap_averages()
         try:
             while left and not stop():
-                steps = min(left, pace.steps)
+                steps = pace.take(left)
                 with pace:
                     self._evaluate_call(iterator, tf.constant(steps))
                 left -= steps
@@ -148,6 +158,27 @@ class Loop:
     def _consume(self, iterator: Any, batches: Any) -> None:
         for _ in tf.range(batches):
             next(iterator)
+
+    def _feed_steps(self, iterator: Any, steps: Any) -> Any:
+        touched = tf.constant(0.0)
+        for _ in tf.range(steps):
+            touched += self._touch(next(iterator))
+        return touched
+
+    def _idle_steps(self, batch: Batch, steps: Any) -> Any:
+        touched = tf.constant(0.0)
+        for _ in tf.range(steps):
+            touched += self._touch(batch)
+        return touched
+
+    def _touch(self, batch: Batch) -> Any:
+        """Reads one number of each tensor where it lies, so that it must have arrived."""
+
+        def first_numbers(*tensors: Any) -> Any:
+            flat = [tf.reshape(tensor, [-1])[0] for tensor in tf.nest.flatten(tensors)]
+            return tf.add_n([tf.cast(number, tf.float32) for number in flat])
+
+        return self.strategy.reduce("SUM", self.strategy.run(first_numbers, batch), axis=None)
 
     def _evaluate_steps(self, iterator: Any, steps: Any) -> None:
         for _ in tf.range(steps):
@@ -242,14 +273,20 @@ class Loop:
 class CallPace:
     """How many steps to put into one call: so many that it takes about `CALL_SECONDS`.
 
-    `with pace: loop.train(iterator, pace.steps)`. The first call compiles, so it runs one step and
-    is not counted.
+    `steps = pace.take(left)`, then `with pace: loop.train(iterator, steps)`. The first call
+    compiles, so it runs one step and is not counted.
     """
 
     def __init__(self, fixed: int) -> None:
         """`fixed`: always this many steps; 0 to measure."""
         self._fixed, self.steps, self._calls = fixed, fixed or 1, 0
+        self._taken = self.steps
         self.seconds = 0.0  # that the last call took
+
+    def take(self, left: int) -> int:
+        """The steps of the next call: what the pace gives, or the few that are left."""
+        self._taken = min(self.steps, left)
+        return self._taken
 
     def __enter__(self) -> None:
         self._began = time.perf_counter()
@@ -259,7 +296,7 @@ class CallPace:
         self._calls += 1
         if not self._fixed and self._calls > 1:
             # At most four times as many at once: one short call must not start a very long one.
-            fitting = round(self.steps * CALL_SECONDS / self.seconds)
+            fitting = round(self._taken * CALL_SECONDS / self.seconds)
             self.steps = max(1, min(fitting, self.steps * 4, MOST_STEPS))
 
 

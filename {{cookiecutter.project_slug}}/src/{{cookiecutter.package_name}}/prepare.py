@@ -3,8 +3,9 @@
 The work is in `preparation/`; here flags are read, so that `--help` answers at once.
 """
 
+from .command_line import parse
 from .errors import run_command
-from .settings import PrepareSettings, parse
+from .settings import PrepareSettings
 
 
 def main(argv: list[str] | None = None) -> int:

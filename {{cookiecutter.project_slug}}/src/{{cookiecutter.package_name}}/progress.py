@@ -39,6 +39,12 @@ class Progress:
         elif time.monotonic() - self._printed >= LINE_EVERY:
             self._print_line()
 
+    def extend(self, count: int) -> None:
+        """Moves the end away: there is more to do than was known."""
+        self._total += count
+        if self._bar is not None:
+            self._bar.total = self._total
+
     def say(self, line: str) -> None:
         """Prints a line without tearing the bar."""
         if self._bar is not None:

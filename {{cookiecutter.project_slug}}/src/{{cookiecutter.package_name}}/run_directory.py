@@ -8,9 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from .command_line import refuse_changes, to_json
 from .durable import write_durably
 from .errors import UserError
-from .settings import Settings, refuse_changes, to_json
+from .settings import Settings
 
 
 class RunDirectory:

@@ -10,9 +10,10 @@ import socket
 import threading
 from typing import Any
 
+from .command_line import parse
 from .errors import UserError, run_command
 from .runtime import start_tensorflow
-from .settings import ServeSettings, parse
+from .settings import ServeSettings
 
 DISPATCHER_PORT = 5050
 

@@ -2,53 +2,14 @@
 
 import dataclasses
 import json
-import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
-from absl import flags
-
-from .errors import USAGE, UserError
+from .command_line import argument, flag
+from .errors import UserError
 
 # The answers given when this project was generated; the one place where they are rendered.
 ANSWERS = json.loads(Path(__file__).with_name("defaults.json").read_text(encoding="utf-8"))
 DATA_DEFAULTS = {"tfds": "tfds:cifar10", "records": "records:data", "folder": "folder:data"}
-
-T = TypeVar("T")
-
-
-def flag(
-    default: Any,
-    meaning: str,
-    *,
-    choices: Sequence[str] | None = None,
-    low: float | None = None,
-    high: float | None = None,
-    free: bool = False,
-) -> Any:
-    """A settings field that is also a flag.
-
-    Args:
-      default: its value when not given; its type is the flag's type.
-      meaning: the help text.
-      choices: the values allowed, for a string.
-      low, high: the least and greatest value allowed, for a number.
-      free: True if a run may be resumed with another value, because the value does not change
-        which weights come out.
-    """
-    metadata = {"meaning": meaning, "choices": choices, "low": low, "high": high, "free": free}
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-def argument(name: str, meaning: str) -> Any:
-    """A settings field that is given by position, not by name.
-
-    Args:
-      name: what stands for it in the help, such as "SRC".
-      meaning: the help text.
-    """
-    return dataclasses.field(default="", metadata={"argument": name, "meaning": meaning})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +74,10 @@ class Settings:
     bad_budget: float = flag(
         0.01, "part of a split's records that --bad_records=skip may leave out", low=0, high=1
     )
+    host_threads: int = flag(
+        0, "batches decoded at a time; 0: one for each usable CPU, and one more", low=0, free=True
+    )
+    fused_decode: bool = flag(True, "of a training JPEG decode only what its crop needs")
     shuffle_memory: int = flag(256, "MiB of encoded records that a shuffle buffer holds", low=1)
     learning_rate: float = flag(0.0, "peak of the schedule; 0: by data", low=0)
     warmup: float = flag(0.05, "part of the steps spent warming up", low=0, high=1)
@@ -137,7 +102,22 @@ class Settings:
     checkpoint_seconds: int = flag(
         300, "longest time between checkpoints; each evaluation makes one too", low=1, free=True
     )
+    profile: str = flag(
+        "", "START:STOP: trace the steps after START up to STOP, for TensorBoard", free=True
+    )
     benchmark: bool = flag(False, "measure, explain and stop", free=True)
+    confirm: bool = flag(
+        False, "with --benchmark: try its best remedies, prediction beside what came", free=True
+    )
+    find_batch_size: bool = flag(False, "measure batch after batch, recommend one", free=True)
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` if flags are given that do not go together."""
+        given = [n for n in ("benchmark", "find_batch_size", "profile") if getattr(self, n)]
+        if len(given) > 1:
+            raise UserError(f"--{given[0]} and --{given[1]} do not go together: run one at a time")
+        if self.confirm and not self.benchmark:
+            raise UserError("--confirm tries what --benchmark predicts: add --benchmark")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,103 +179,24 @@ class PrepareSettings:
     cache_dir: str = flag("", "where synthetic photos are kept; default: the user's cache")
 
 
-def parse(kind: type[T], argv: Sequence[str] | None = None) -> T:
-    """Reads the settings of a command from its flags.
+@dataclasses.dataclass(frozen=True)
+class CompareSettings:
+    """Says whether B is faster than A, and whether its validation metric is better or worse.
 
-    Prints the flags and exits with 0 on --help; prints one line and exits with 2 on a bad flag.
-
-    Args:
-      kind: a dataclass whose fields were made by `flag`.
-      argv: the arguments without the program's name; None takes the process's.
+    A and B are the flags of two trainings, each in quotes ("" for none), run in turn here; or the
+    directories of two finished runs.
     """
-    argv = list(sys.argv[1:] if argv is None else argv)
-    if {"--help", "-h", "--helpfull"} & set(argv):
-        print(_help_text(kind))
-        raise SystemExit(0)
-    values = flags.FlagValues()
-    values.set_gnu_getopt(True)  # flags may follow arguments
-    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    arguments = [field for field in fields if "argument" in field.metadata]
-    named = [field for field in fields if field not in arguments]
-    for field in named:
-        _define(field, values)
-    try:
-        rest = values(["", *argv])[1:]
-        if len(rest) > len(arguments):
-            extra = rest[len(arguments)]
-            raise flags.Error(f"unexpected argument {extra!r}: flags are written --name=value")
-    except flags.Error as error:
-        print(f"{_command(kind)}: {' '.join(str(error).split())}", file=sys.stderr)
-        raise SystemExit(USAGE) from None
-    given = {field.name: value for field, value in zip(arguments, rest, strict=False)}
-    return kind(**given, **{field.name: values[field.name].value for field in named})
 
-
-def to_json(settings: Any) -> dict[str, Any]:
-    """The settings as a JSON object, flag by flag."""
-    return dataclasses.asdict(settings)
-
-
-def refuse_changes(settings: Settings, saved: dict[str, Any], where: str) -> None:
-    """Raises `UserError` if a run would be resumed with settings that give other weights.
-
-    Args:
-      settings: what is asked for now.
-      saved: what the run started with, as `to_json` wrote it.
-      where: the run's directory, for the message.
-    """
-    now = to_json(settings)
-    free = {f.name for f in dataclasses.fields(settings) if f.metadata["free"]} | {"run_dir"}
-    changed = [
-        f"--{name} was {saved[name]!r}, is {now[name]!r}"
-        for name in now
-        if name not in free and name in saved and saved[name] != now[name]
-    ]
-    if changed:
-        raise UserError(
-            f"--run_dir={where} holds a run with other settings ({'; '.join(changed)}): "
-            "repeat the old ones to resume it, or name a new --run_dir"
-        )
-
-
-def _define(field: dataclasses.Field[Any], values: flags.FlagValues) -> None:
-    rules, name = field.metadata, field.name
-    default: Any = field.default
-    meaning = rules["meaning"]
-    bounds = {"lower_bound": rules["low"], "upper_bound": rules["high"], "flag_values": values}
-    if rules["choices"]:
-        flags.DEFINE_enum(name, default, rules["choices"], meaning, flag_values=values)
-    elif isinstance(default, bool):
-        flags.DEFINE_boolean(name, default, meaning, flag_values=values)
-    elif isinstance(default, int):
-        flags.DEFINE_integer(name, default, meaning, **bounds)
-    elif isinstance(default, float):
-        flags.DEFINE_float(name, default, meaning, **bounds)
-    else:
-        flags.DEFINE_string(name, default, meaning, flag_values=values)
-
-
-def _command(kind: type) -> str:
-    return kind.__name__.removesuffix("Settings").lower() or "train"
-
-
-def _help_text(kind: type) -> str:
-    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    arguments = [field for field in fields if "argument" in field.metadata]
-    usage = [f"python -m {__package__}.{_command(kind)}"]
-    usage += [field.metadata["argument"] for field in arguments] + ["[--flag=value ...]"]
-    lines = [" ".join(usage), ""]
-    lines += [line.strip() for line in (kind.__doc__ or "").strip().splitlines()] + [""]
-    for field in arguments:
-        lines += [f"  {field.metadata['argument']}", f"      {field.metadata['meaning']}"]
-    lines += ["", "Flags:"] if arguments else ["Flags:"]
-    for field in fields:
-        if field in arguments:
-            continue
-        choices = field.metadata["choices"]
-        default = f" [{field.default}]" if field.default != "" else ""
-        lines.append(f"  --{field.name}{default}")
-        lines.append(f"      {field.metadata['meaning']}")
-        if choices:
-            lines.append(f"      one of: {', '.join(choices)}")
-    return "\n".join(lines)
+    a: str = argument("A", 'flags of train in quotes, such as "--batch_size=32"; or a run')
+    b: str = argument("B", "the same, for what it is compared with")
+    common: str = flag("", "flags of both, in quotes")
+    pairs: int = flag(5, "times that each trains, in turn, with a new seed", low=3, high=100)
+    examples: int = flag(
+        0, "that each trains on; 0: as A's flags say, but at most what takes 20 seconds", low=0
+    )
+    tolerance: float = flag(0.01, "part of A's metric that may be lost", low=0, high=1)
+    out: str = flag("", "directory of the results; default: a new one in runs/")
+    json: bool = flag(False, "print the result as JSON")
+    ladder: bool = flag(
+        False, "instead of A and B: turn known practices on one by one, show what each gives"
+    )

@@ -61,13 +61,13 @@ def decode_training(
 
     features: Any
     if settings.augment == "host":
-        features = images.crops(records, size, boxes)
+        features = images.crops(records, size, boxes, settings.fused_decode)
     elif settings.augment == "device":
         # As large as `prepare` makes them: crops of smaller squares are smoother than the host's.
         side = round(size / images.CENTRE) if settings.data == "digits" else max(256, 8 * size // 7)
-        features = images.squares(records, side, boxes)
+        features = images.squares(records, side, boxes, settings.fused_decode)
     else:
-        features = images.crops(records, size)
+        features = images.crops(records, size, fused=settings.fused_decode)
     return features, _labels(records, classes)
 
 

@@ -7,14 +7,20 @@ import: the flags are read first, so that --help and a typo answer at once, and 
 TensorFlow reads when it starts is settled before it does.
 """
 
+from .command_line import parse
 from .errors import run_command
 from .runtime import start_tensorflow
-from .settings import Settings, parse
+from .settings import Settings
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     settings = parse(Settings, argv)
+    if settings.find_batch_size:
+        from .experiments.batch_size import find_batch_size
+
+        # TensorFlow starts in each trial's process, and not in this one, which would hold a GPU.
+        return run_command("train", lambda: find_batch_size(settings))
     start_tensorflow()
 
     def body() -> int:

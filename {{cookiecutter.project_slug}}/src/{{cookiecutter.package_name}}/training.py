@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -17,9 +17,11 @@ from .data.pipeline import examples_ahead, explain_bad_record
 from .errors import TERMINATED, NotFinite, RunFailed
 from .job import Job, build
 from .loop import CallPace, require_finite
+from .profiling import Profile, check_window, parse_window
 from .progress import Progress
 from .run_directory import RunDirectory
 from .settings import Settings
+from .telemetry import GpuSampler
 
 # What TensorFlow raises at a record that is bad, damaged, missing, or gone with its file.
 BAD_DATA = (
@@ -69,8 +71,10 @@ class Stop:
 def train(settings: Settings) -> int:
     """Trains to the end or to SIGTERM, resuming what the run holds. Returns the exit code."""
     stop = Stop()
+    profiled = parse_window(settings.profile)
     run = RunDirectory(settings)
     job = build(settings, run.path)
+    check_window(profiled, job.steps)
     print(job.describe(), flush=True)
     checkpoints = Checkpoints(run.checkpoints, job.tracked())
     state = State()
@@ -82,7 +86,8 @@ def train(settings: Settings) -> int:
     stop.hold()
     reason = "failed"
     try:
-        reason = _fit(job, run, checkpoints, state, stop)
+        with Profile(profiled, run.path / "events", state.step) as profile:
+            reason = _fit(job, run, checkpoints, state, stop, profile)
     except NotFinite:
         reason = "nan_loss"
         raise
@@ -92,23 +97,34 @@ def train(settings: Settings) -> int:
     return TERMINATED if reason == "terminated" else 0
 
 
-def _fit(job: Job, run: RunDirectory, checkpoints: Checkpoints, state: State, stop: Stop) -> str:
+def _fit(
+    job: Job,
+    run: RunDirectory,
+    checkpoints: Checkpoints,
+    state: State,
+    stop: Stop,
+    profile: Profile,
+) -> str:
     """Runs the steps and evaluations that are left; returns why it ended."""
     borders = job.evaluation_steps()
     epoch = sum(step <= state.evaluated for step in borders)
-    pace = CallPace(job.settings.steps_per_call)
-    job.model.optimizer, job.model.stop_training = job.optimizer, False  # where callbacks look
-    callbacks = keras.callbacks.CallbackList(task.make_callbacks(job.settings), model=job.model)
-    callbacks.on_train_begin()
-    callbacks.on_epoch_begin(epoch)
+    usual_pace = CallPace(job.settings.steps_per_call)
+    callbacks = start_callbacks(job, epoch)
     iterator = iter(job.loop.distribute(job.training_batches(state.step)))
     saved_at = time.monotonic()
-    with Progress("train", job.steps, "step", state.step) as progress:
+    with (
+        Progress("train", job.steps, "step", state.step) as progress,
+        GpuSampler(job.devices.names) as gpus,
+    ):
+        if gpus.absent and job.devices.kind == "GPU":
+            progress.say(f"no figures of the GPUs in the log: {gpus.absent}")
         while epoch < len(borders) and not stop() and not job.model.stop_training:
             left = borders[epoch] - state.step
             if left:
-                steps = min(pace.steps, left)
-                losses = _call(job, run, checkpoints, state, iterator, pace, steps)
+                pace = profile.pace(state.step, usual_pace)
+                steps = pace.take(profile.cut(state.step, left))
+                with profile.step(state.step):
+                    losses = _call(job, run, checkpoints, state, iterator, pace, steps, gpus)
                 callbacks.on_train_batch_end(state.step - 1, {"loss": float(losses[-1])})
                 rate = steps * job.settings.batch_size / pace.seconds
                 progress.advance(steps, f"loss {losses[-1]:.4f}, {rate:,.0f} examples/s")
@@ -127,6 +143,46 @@ def _fit(job: Job, run: RunDirectory, checkpoints: Checkpoints, state: State, st
     return "terminated" if stop() else "stopped_by_callback"
 
 
+def start_callbacks(job: Job, epoch: int = 0) -> keras.callbacks.CallbackList:
+    """The task's callbacks, told that training and its epoch begin."""
+    job.model.optimizer, job.model.stop_training = job.optimizer, False  # where callbacks look
+    callbacks = keras.callbacks.CallbackList(task.make_callbacks(job.settings), model=job.model)
+    callbacks.on_train_begin()
+    callbacks.on_epoch_begin(epoch)
+    return callbacks
+
+
+def call(
+    job: Job, iterator: Any, pace: CallPace, step: int, steps: int, last_good: str
+) -> np.ndarray:
+    """One call of the loop, timed by `pace`; returns its losses, float32 [steps].
+
+    Args:
+      job: whose loop it is.
+      iterator: over its distributed training batches.
+      pace: what times it.
+      step: how many steps were made before.
+      steps: how many to make.
+      last_good: a checkpoint's path, or words for none, for the message if the loss is not finite.
+
+    Raises:
+      NotFinite: the loss has become NaN or infinite.
+      UserError: a record is bad; the message names it.
+    """
+    batch_size = job.settings.batch_size
+    ahead = steps * batch_size + examples_ahead(batch_size, job.settings.host_threads)
+    with _naming_bad_records(job, step * batch_size, ahead), pace:
+        losses = job.loop.train(iterator, steps)
+    require_finite(losses, step + 1, last_good)
+    return losses
+
+
+def evaluate(job: Job, stop: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
+    """The loss and the metrics of the validation split; None if `stop` cut it short."""
+    with _naming_bad_records(job, None, job.splits.validation.count):
+        return job.loop.evaluate(job.evaluation_batches, job.evaluation_count, stop)
+
+
 def _call(
     job: Job,
     run: RunDirectory,
@@ -135,15 +191,12 @@ def _call(
     iterator: Any,
     pace: CallPace,
     steps: int,
+    gpus: GpuSampler,
 ) -> np.ndarray:
     """One call of the loop, counted and logged; returns its losses."""
-    batch_size = job.settings.batch_size
-    ahead = steps * batch_size + examples_ahead(batch_size)
-    with _naming_bad_records(job, state.step * batch_size, ahead), pace:
-        losses = job.loop.train(iterator, steps)
-    require_finite(losses, state.step + 1, checkpoints.newest())
+    losses = call(job, iterator, pace, state.step, steps, checkpoints.newest())
     state.seconds += pace.seconds
-    _log_steps(job, run, state, losses, pace.seconds)
+    _log_steps(job, run, state, losses, pace.seconds, gpus)
     return losses
 
 
@@ -152,8 +205,7 @@ def _evaluate(
 ) -> bool:
     """Evaluates, logs and saves; False if SIGTERM cut it short."""
     began = time.monotonic()
-    with _naming_bad_records(job, None, job.splits.validation.count):
-        values = job.loop.evaluate(job.evaluation_batches, job.evaluation_count, stop)
+    values = evaluate(job, stop)
     state.seconds += time.monotonic() - began
     if values is None:
         return False
@@ -169,7 +221,12 @@ def _evaluate(
 
 
 def _log_steps(
-    job: Job, run: RunDirectory, state: State, losses: np.ndarray, seconds: float
+    job: Job,
+    run: RunDirectory,
+    state: State,
+    losses: np.ndarray,
+    seconds: float,
+    gpus: GpuSampler,
 ) -> None:
     """Counts the steps of one call, and logs the mean loss wherever a log line is due."""
     every = max(1, job.steps // LOG_LINES)
@@ -185,6 +242,7 @@ def _log_steps(
                 "learning_rate": float(job.schedule(state.step - 1)),
                 "examples_per_second": job.settings.batch_size / step_seconds,
                 "step_ms": 1000 * step_seconds,
+                **gpus.latest(),
             }
             state.window = []
             run.log(row)
@@ -231,6 +289,8 @@ def _result(job: Job, state: State, reason: str) -> dict[str, Any]:
         "final": final,
         "best": state.best,
         "best_step": state.best_step,
+        "higher_is_better": task.HIGHER_IS_BETTER,
+        "validation_examples": job.splits.validation.count,
         "examples_seen": state.step * job.settings.batch_size,
         "seconds": round(state.seconds, 3),
         "exit_reason": reason,

@@ -1,19 +1,19 @@
-"""What limits a job, told from three or four rates; `undecided` where they do not tell.
+"""What limits a training: the largest of the causes that its rates allow; else `undecided`.
 
-The procedure is a first form: it separates input from computation, storage from decoding, and
-contention from both. What else can slow a step down is not told apart yet: it counts as `device`.
+A cause counts for as much as the training would gain if it went. Two that cannot be told apart make
+the verdict `undecided`.
 """
 
 import dataclasses
 from collections.abc import Sequence
 
-from .statistics import Estimate, mean_of, ratio_of
+from .candidates import COMPUTING, HEALTHY, WORTH, Candidate, Evidence, Facts, times
+from .remedies import Prediction, Repeats, fits
+from .statistics import Estimate, estimate_of
 
-WORTH = 1.08  # a gain under 8 % is not worth a remedy's trouble, nor safely above the noise
-OVERLAPPED = (
-    1.15  # end to end may exceed the slower part by this before the parts must be colliding
-)
-STORAGE_PART = 0.12  # of the input's time that must go when records lie in memory
+NOISE = 0.02  # by which an interval may exceed what is still called nothing
+# cause, also, confident, sentence, change
+_Finding = tuple[str, Sequence[str], bool, str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Verdict:
       explanation: sentences for a newcomer, with the figures that decided.
       device_busy_fraction: computation alone / end to end.
       ceiling_speedup: what all input remedies together could give.
+      change: the remedy for the cause, as in the predictions; "" for none.
     """
 
     cause: str
@@ -35,100 +36,93 @@ class Verdict:
     explanation: str
     device_busy_fraction: Estimate
     ceiling_speedup: Estimate
+    change: str = ""
 
 
-def find_cause(
-    end_to_end: Sequence[float],
-    input_alone: Sequence[float],
-    input_from_memory: Sequence[float],
-    step_resident: Sequence[float],
-    device: str,
-) -> Verdict:
-    """Compares a job with its parts.
+def find_cause(repeats: Repeats, predictions: Sequence[Prediction], facts: Facts) -> Verdict:
+    """Chooses among the causes that the rates allow.
 
     Args:
-      end_to_end: milliseconds a step of the whole job, a figure for each repeat.
-      input_alone: of its input with no model, in the same repeats.
-      input_from_memory: of the same input with the records in memory.
-      step_resident: of its training step on a batch that is already on the device.
-      device: what computes, "GPU" or "CPU".
+      repeats: milliseconds a step of each probe, round by round.
+      predictions: of the remedies; none where the model does not fit.
+      facts: what else is known.
     """
-    ceiling = ratio_of(end_to_end, step_resident)
-    busy = ratio_of(step_resident, end_to_end)
-    figures = (
-        f"A step takes {_ms(end_to_end)}; computing alone {_ms(step_resident)}, "
-        f"input alone {_ms(input_alone)}, and from memory {_ms(input_from_memory)}."
+    evidence = Evidence(repeats, {p.change: p.speedup for p in predictions}, facts)
+    busy = estimate_of(lambda m: min(1.0, m["device"] / m["end_to_end"]), repeats)
+
+    def verdict(
+        cause: str, also: Sequence[str], confident: bool, sentence: str, change: str = ""
+    ) -> Verdict:
+        sentence = f"{sentence} {evidence.figures()}"
+        return Verdict(cause, tuple(also), confident, sentence, busy, evidence.ceiling, change)
+
+    # Heat is told from everything else by its own evidence; the rest is measured while it lasts.
+    for candidate in evidence.throttling():
+        return verdict(candidate.cause, (), True, candidate.sentence, candidate.change)
+    found = sorted(
+        [*evidence.of_the_input(), *evidence.of_the_step()],
+        key=lambda candidate: -candidate.gain.mean,
     )
-
-    def verdict(cause: str, also: tuple[str, ...], confident: bool, sentence: str) -> Verdict:
-        return Verdict(cause, also, confident, f"{sentence} {figures}", busy, ceiling)
-
-    if ceiling.high < WORTH:
-        return verdict(
-            "device",
-            (),
-            True,
-            f"The {device} computes {_percent(busy)} of the time: no change of the input can give "
-            f"more than {ceiling.high:.2f}x. A faster step can: precision, XLA, batch size, or "
-            "another model.",
-        )
-    if ceiling.low < WORTH:
+    worth = [c for c in found if c.gain.mean > WORTH and c.gain.low > 1]
+    unsure = [c for c in found if c not in worth and c.gain.high > WORTH]
+    if not fits(repeats) and not any(c.cause in ("contention", "no_overlap") for c in worth):
         return verdict(
             "undecided",
-            ("device", "decode", "storage"),
+            [c.cause for c in worth],
             False,
-            f"Computing takes {_percent(busy)} of the time, and the figures scatter too much to "
-            "say whether the input costs anything. Measure again on a quieter machine.",
+            "The parts do not add up to the whole: something beside them takes time, or the "
+            "machine was busy. Measure again with nothing else running.",
         )
-    slower = [max(pair) for pair in zip(input_alone, step_resident, strict=True)]
-    collision = ratio_of(end_to_end, slower)
-    gain = f"with no input to wait for, training would be {_times(ceiling)} faster"
-    if collision.low > OVERLAPPED:
-        shared = "the same CPUs" if device == "CPU" else "the host's CPUs"
+    if not worth:
+        return verdict(*_nothing_to_gain(evidence, unsure))
+    best, rivals = worth[0], [c for c in worth[1:] if _overlap(c, worth[0])]
+    rivals = [rival for rival in rivals if (best.cause, rival.cause) not in IMPLIED]
+    if rivals:
+        names = [best.cause, *(rival.cause for rival in rivals)]
         return verdict(
-            "contention",
-            (),
-            True,
-            f"Input and computing take turns on {shared}: together they are {_times(collision)} "
-            f"slower than the slower of them alone; {gain}. Give the input fewer CPU-seconds "
-            "(prepared data, smaller images) or more CPUs.",
+            "undecided",
+            names,
+            False,
+            f"Two causes weigh alike here. {best.sentence} {rivals[0].sentence}",
         )
-    stored = ratio_of(input_from_memory, input_alone).map(lambda ratio: 1 - ratio)
-    confident = collision.high < OVERLAPPED
-    waits = f"The {device} waits {_percent(busy.map(lambda part: 1 - part))} of the time"
-    also = () if confident else ("contention",)
-    if stored.low > STORAGE_PART:
-        return verdict(
-            "storage",
-            also,
-            confident,
-            f"{waits} for records to arrive; {gain}. Bring them nearer: --cache=memory, or a local "
-            "disk.",
+    also, surely = [c.cause for c in unsure], best.gain.low > WORTH - NOISE
+    return verdict(best.cause, also, surely, best.sentence, best.change)
+
+
+# Where the first is found, the second is a way to see the same thing.
+IMPLIED = {
+    *(("no_overlap", other) for other in ("storage", "decode", "python_input")),
+    *(("input_co_limited", other) for other in ("storage", "decode")),
+    *((other, "contention") for other in ("storage", "decode", "python_input")),
+    *(("python_input", other) for other in ("storage", "decode")),
+    *((other, "small_batch") for other in ("communication", "host_per_step", "launch")),
+    ("contention", "python_input"),
+    ("small_batch", "launch"),
+    ("host_per_step", "launch"),
+}
+
+
+def _overlap(one: Candidate, other: Candidate) -> bool:
+    return one.gain.low < other.gain.high and other.gain.low < one.gain.high
+
+
+def _nothing_to_gain(evidence: Evidence, unsure: Sequence[Candidate]) -> _Finding:
+    """Where no cause stands out: the device computes, or all is well, or nobody can tell."""
+    gains, ceiling = evidence.gains.values(), evidence.ceiling
+    if ceiling.high > WORTH and ceiling.mean > HEALTHY:
+        share = 100 / ceiling.mean
+        sentence = (
+            f"Computing takes {share:.0f} % of the time, and the figures scatter too much to say "
+            "whether the input costs anything. Measure again on a quieter machine."
         )
-    if stored.high < STORAGE_PART:
-        return verdict(
-            "decode",
-            also,
-            confident,
-            f"{waits} for images to be decoded and cropped; {gain}. Store smaller images, or use "
-            "more CPUs.",
-        )
-    return verdict(
-        "undecided",
-        ("storage", "decode"),
-        False,
-        f"{waits} for input; {gain}; whether for reading or for decoding the figures do not tell.",
-    )
-
-
-def _ms(repeats: Sequence[float]) -> str:
-    estimate = mean_of(repeats)
-    return f"{estimate.mean:.3g} ms ({estimate.low:.3g}-{estimate.high:.3g})"
-
-
-def _times(estimate: Estimate) -> str:
-    return f"{estimate.mean:.2f}x ({estimate.low:.2f}-{estimate.high:.2f})"
-
-
-def _percent(estimate: Estimate) -> str:
-    return f"{100 * estimate.mean:.0f} %"
+        return "undecided", ["device", *(c.cause for c in unsure)], False, sentence, ""
+    tried = {"precision", "jit", "double_batch"} <= evidence.gains.keys()
+    if tried and max(g.high for g in gains) < HEALTHY + NOISE and max(g.mean for g in gains) < 1.03:
+        sentence = "No remedy that was tried gives more than 5 %: stop tuning."
+        return "healthy", [], True, f"{evidence.computes()} {sentence}", ""
+    also = [candidate.cause for candidate in unsure if candidate.cause != "device"]
+    change, gain = evidence.best(COMPUTING)
+    if gain and gain.low > 1:
+        sentence = f"{evidence.computes()} {change} would give {times(gain)}."
+        return "device", also, True, sentence, change
+    return "device", also, True, evidence.computes(), ""

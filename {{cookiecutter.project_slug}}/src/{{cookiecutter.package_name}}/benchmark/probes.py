@@ -1,67 +1,112 @@
 """What is measured: the same job whole and in parts, in turn, over several repeats."""
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ..progress import Progress
+from .statistics import time_of
 
-REPEATS = 5  # the t-interval of five repeats covered 89 to 94 of 100 in virtual time; of three, 86
-WINDOW_SECONDS = 3.0  # of one repeat of one probe: 3 probes x 5 repeats stay under a minute
+SCATTER = 0.04  # half an interval, as part of the figure, that calls for more repeats
 SETTLED = 0.02  # warm-up ends when three windows in a row trend by less than this in all
-WARM_WINDOW_SECONDS = 0.5
-MOST_WARM_WINDOWS = 20
+MOST_WARM_WINDOWS = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """How long to measure.
+
+    Attributes:
+      repeats: of each probe, at least: the t-interval of five covered 89 to 94 of 100, of three 86.
+      most_repeats: of each probe, where the machine is so busy that they scatter.
+      window_s: seconds of one repeat of one probe.
+      warm_s: seconds of one of the windows that are run until the rate has settled.
+    """
+
+    repeats: int = 5
+    most_repeats: int = 8
+    window_s: float = 1.5  # ten probes x 5 repeats stay under 80 seconds
+    warm_s: float = 0.4
 
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
     """Something that runs a number of steps and returns when the last one is done.
 
-    `ahead` is how many steps a pipeline may have worked ahead of it: they are run before the clock
-    starts, or batches that were made in the pauses would count as made in the window.
+    Attributes:
+      name: what the figures are kept under.
+      run: runs that many steps.
+      ahead: how many steps a pipeline may have worked ahead of it: they are run before the clock
+        starts, or batches that were made in the pauses would count as made in the window.
+      part: of a window that suffices: what takes microseconds a step needs no second and a half.
+      beside: is entered while a window is timed, again and again: it watches the GPUs.
     """
 
     name: str
     run: Callable[[int], object]
     ahead: int = 0
+    part: float = 1.0
+    beside: contextlib.AbstractContextManager[Any] = dataclasses.field(
+        default_factory=contextlib.nullcontext
+    )
 
 
 @dataclasses.dataclass
 class Measured:
-    """What a probe took: its first call in seconds, then milliseconds a step, one a repeat."""
+    """What a probe took: its first call in seconds, then milliseconds a step, one a repeat.
+
+    Attributes:
+      first_call_s: seconds of the first step, which compiles.
+      steps: in one repeat.
+      step_ms: of each repeat.
+      windows: every window, those of the warm-up too: (when it ended, in seconds of the clock
+        `time.perf_counter`, milliseconds a step).
+    """
 
     first_call_s: float
-    steps: int  # in one repeat
+    steps: int = 1
     step_ms: list[float] = dataclasses.field(default_factory=list)
+    windows: list[tuple[float, float]] = dataclasses.field(default_factory=list)
 
 
-def measure(probes: Sequence[Probe], repeats: int = REPEATS) -> dict[str, Measured]:
+def measure(probes: Sequence[Probe], pace: Pace, what: str = "benchmark") -> dict[str, Measured]:
     """Measures all probes, warm, in turn: forwards, backwards, forwards...
 
     Drift of the machine (heat, neighbours) then falls on all of them alike.
 
     Args:
-      probes: what to measure.
-      repeats: how often each; at least 2.
+      probes: what to measure; the first one is met by a cold device.
+      pace: how often and how long.
+      what: the progress bar's name.
     """
-    windows = len(probes) * (repeats + 1)
-    with Progress("benchmark", windows, "window") as progress:
+    with Progress(what, len(probes) * (pace.repeats + 1), "window") as progress:
         measured = {}
         for probe in probes:
-            measured[probe.name] = _warm_up(probe)
+            measured[probe.name] = _warm_up(probe, pace)
             progress.advance(1, f"{probe.name} is warm")
-        for repeat in range(repeats):
+        for repeat in range(pace.most_repeats):
+            if repeat >= pace.repeats:
+                if not any(_scatter(result.step_ms) for result in measured.values()):
+                    break
+                progress.extend(len(probes))
             order = probes if repeat % 2 == 0 else list(reversed(probes))
             for probe in order:
                 result = measured[probe.name]
                 if probe.ahead:
                     probe.run(probe.ahead)
-                result.step_ms.append(1000 * _seconds(probe, result.steps) / result.steps)
+                result.step_ms.append(_window(probe, result.steps, result))
                 progress.advance(1, f"{probe.name} {result.step_ms[-1]:.3g} ms a step")
     return measured
 
 
-def step_times(probe: Probe, seconds: float = 5.0, least: int = 10, most: int = 200) -> list[float]:
+def _scatter(step_ms: Sequence[float]) -> bool:
+    estimate = time_of(step_ms)
+    return estimate.high > (1 + 2 * SCATTER) * estimate.low
+
+
+def step_times(probe: Probe, seconds: float = 3.0, least: int = 10, most: int = 200) -> list[float]:
     """Milliseconds of single steps, each waited for: a pass of its own, as waiting has a cost."""
     times: list[float] = []
     end = time.perf_counter() + seconds
@@ -70,22 +115,30 @@ def step_times(probe: Probe, seconds: float = 5.0, least: int = 10, most: int = 
     return times
 
 
-def _warm_up(probe: Probe) -> Measured:
+def _warm_up(probe: Probe, pace: Pace) -> Measured:
     """Runs a probe until its rate stops trending; finds how many steps fill a window."""
-    first_call = _seconds(probe, 1)
+    result = Measured(_seconds(probe, 1))
     second_call = _seconds(probe, 1)  # the first that has nothing to compile
-    steps = max(1, round(WARM_WINDOW_SECONDS / second_call))
+    steps = max(1, round(pace.warm_s * probe.part / second_call))
     rates: list[float] = []
     while len(rates) < MOST_WARM_WINDOWS:
-        rates.append(steps / _seconds(probe, steps))
+        rates.append(1000 / _window(probe, steps, result))
         if len(rates) >= 3 and abs(_trend(rates[-3:])) < SETTLED:
             break
-    return Measured(first_call, max(1, round(WINDOW_SECONDS * rates[-1])))
+    result.steps = max(1, round(pace.window_s * probe.part * rates[-1]))
+    return result
 
 
 def _trend(rates: Sequence[float]) -> float:
     """Relative change over three windows, along the fitted line."""
     return (rates[-1] - rates[0]) / (sum(rates) / len(rates))
+
+
+def _window(probe: Probe, steps: int, result: Measured) -> float:
+    with probe.beside:
+        step_ms = 1000 * _seconds(probe, steps) / steps
+    result.windows.append((time.perf_counter(), step_ms))
+    return step_ms
 
 
 def _seconds(probe: Probe, steps: int) -> float:

@@ -12,57 +12,72 @@ import keras
 import tensorflow as tf
 
 from .. import task
-from ..data.caching import in_memory
-from ..data.pipeline import examples_ahead, training_batches
-from ..data.sources import first_records
+from ..command_line import to_flags, to_json
 from ..durable import write_durably
+from ..experiments import ledger
 from ..job import Job, build
+from ..report.page import html
+from ..report.screen import screen
 from ..run_directory import RunDirectory
 from ..runtime import memory_limit, usable_cpus
-from ..settings import Settings, to_json
-from .cause import Verdict, find_cause
-from .probes import Measured, Probe, measure, step_times
-from .statistics import Estimate, mean_of, percentile, ratio_of
-
-MEMORY_BATCHES = 4  # whose records the probe of the input from memory goes round
+from ..settings import Settings
+from ..telemetry import GpuSampler
+from .diagnosis import Diagnosis, diagnose
+from .job_parts import JobParts
+from .not_guilty import not_guilty
+from .probes import Measured, Pace, step_times
+from .statistics import Estimate, percentile, ratio_of, time_of
 
 
 def benchmark(settings: Settings) -> int:
-    """Measures, prints the verdict and writes benchmark.json. Returns the exit code."""
+    """Measures, prints the verdict, writes benchmark.json and report.html; gives the exit code."""
     run = RunDirectory(settings)
     job = build(settings, run.path)
     print(job.describe(), flush=True)
-    probes, first_batch_s = _probes(job)
-    measured = measure(probes)
-    times = step_times(probes[0])
-    repeats = {name: result.step_ms for name, result in measured.items()}
-    verdict = find_cause(
-        repeats["end_to_end"],
-        repeats["input"],
-        repeats["input_from_memory"],
-        repeats["step_resident"],
-        job.devices.kind,
-    )
+    began = time.perf_counter()
+    iterator = iter(job.loop.distribute(job.training_batches()))
+    next(iterator)
+    first_batch_s = time.perf_counter() - began
+    del iterator
+    sampler = GpuSampler(job.devices.names)
+    parts = JobParts(job, sampler)
+    more = ("input_any_order",) if job.settings.deterministic else ()
+    diagnosis = diagnose(parts, Pace(), more)
+    single = parts.probe("end_to_end")
+    assert single, "every training has a probe of the whole"
+    times = step_times(single)
     validation = job.loop.evaluate(job.evaluation_batches, job.evaluation_count) or {}
-    document = {
+    measured = diagnosis.measured["end_to_end"]
+    document: dict[str, Any] = {
         "schema": 1,
         "environment": environment(job),
         "settings": to_json(job.settings),
-        "throughput": _throughput(job, measured["end_to_end"], times),
-        "startup": {
-            "first_batch_s": first_batch_s,
-            "first_step_s": measured["end_to_end"].first_call_s,
-        },
-        "probes": _probe_figures(measured),
-        "gpu": [],
-        "verdict": _verdict_figures(verdict),
-        "order_slowdown": _order_slowdown(repeats),
-        "predictions": [],
+        "throughput": _throughput(job, measured, times),
+        "startup": {"first_batch_s": first_batch_s, "first_step_s": measured.first_call_s},
+        "probes": _probe_figures(diagnosis),
+        "series": _series(measured, began),
+        "step_times_ms": times,
+        "parts": parts_of_a_step(diagnosis),
+        "gpu": sampler.summary(),
+        "gpu_absent": sampler.absent,
+        "verdict": _verdict_figures(diagnosis),
+        "order_slowdown": _order_slowdown(diagnosis.repeats),
+        "predictions": _prediction_figures(diagnosis),
+        "not_guilty": not_guilty(diagnosis, job.devices.kind, job.devices.replicas),
+        "confirmations": [],
         "validation": {"metric": f"val_{task.METRIC}", "value": validation.get(task.METRIC)},
     }
+    if settings.confirm:
+        from ..experiments.experiment import confirm
+
+        document["confirmations"] = confirm(job.settings, document["predictions"])
     write_durably(run.path / "benchmark.json", json.dumps(document, indent=1) + "\n")
-    print(_screen(job, document, verdict), flush=True)
-    print(run.path / "benchmark.json")
+    write_durably(run.path / "report.html", html(document))
+    row = ledger.benchmark_row(document, to_flags(settings, ("run_dir", "benchmark", "confirm")))
+    ledger.append(run.path.parent / ledger.NAME, row)
+    print(screen(document), flush=True)
+    for name in ("benchmark.json", "report.html"):
+        print(run.path / name)
     return 0
 
 
@@ -86,34 +101,32 @@ def environment(job: Job) -> dict[str, Any]:
     }
 
 
-def _probes(job: Job) -> tuple[list[Probe], float]:
-    """The probes, and the seconds that the first batch took to come."""
-    loop, batch_size = job.loop, job.settings.batch_size
-    began = time.perf_counter()
-    whole = iter(loop.distribute(job.training_batches()))
-    batch = next(whole)
-    first_batch_s = time.perf_counter() - began
-    alone = iter(loop.distribute(job.training_batches()))
-    sample = first_records(job.splits.train, MEMORY_BATCHES * batch_size)
-    from_memory = training_batches(
-        in_memory(sample), job.decode_training, batch_size, job.settings.seed
-    )
-    remembered = iter(loop.distribute(from_memory))
-    ahead = -(-examples_ahead(batch_size) // batch_size)
-    probes = [
-        Probe("end_to_end", lambda steps: loop.train(whole, steps), ahead),
-        Probe("input", lambda steps: loop.consume(alone, steps), ahead),
-        Probe("input_from_memory", lambda steps: loop.consume(remembered, steps), ahead),
-        Probe("step_resident", lambda steps: loop.train_resident(batch, steps)),
+def parts_of_a_step(diagnosis: Diagnosis) -> list[dict[str, Any]]:
+    """Where a step's time goes: computing, host, waiting for input; in milliseconds that add up."""
+    repeats, model = diagnosis.repeats, diagnosis.model
+    whole = time_of(repeats["end_to_end"]).mean
+    computing = min(whole, model.parts.device)
+    beside_input = min(whole, max(computing, model.without_input()))
+    # Each part's scatter is that of the probe that it comes from.
+    spread = {name: time_of(values) for name, values in repeats.items()}
+    rows = [
+        ("computing", computing, spread["device"]),
+        ("host between steps", beside_input - computing, spread["step_resident"]),
+        ("waits for input", whole - beside_input, spread["end_to_end"]),
     ]
-    if job.settings.deterministic:
-        any_order = iter(loop.distribute(job.training_batches(in_order=False)))
-        probes.append(Probe("input_any_order", lambda steps: loop.consume(any_order, steps), ahead))
-    return probes, first_batch_s
+    return [
+        {
+            "name": name,
+            "ms": ms,
+            "low": max(0.0, ms - (of.mean - of.low)),
+            "high": ms + (of.high - of.mean),
+        }
+        for name, ms, of in rows
+    ]
 
 
 def _throughput(job: Job, end_to_end: Measured, times: list[float]) -> dict[str, Any]:
-    step = mean_of(end_to_end.step_ms)
+    step = time_of(end_to_end.step_ms)
     rate = step.map(lambda ms: 1000 * job.settings.batch_size / ms)
     percentiles = {f"p{p}": percentile(times, p) for p in (10, 50, 90, 99)}
     return {
@@ -122,26 +135,25 @@ def _throughput(job: Job, end_to_end: Measured, times: list[float]) -> dict[str,
     }
 
 
-def _probe_figures(measured: dict[str, Measured]) -> dict[str, Any]:
-    # The contract's probes that this form does not run stay null.
-    names = ("end_to_end", "input", "input_from_memory", "step_resident")
-    later = ("device", "host", "feed", "device_2x_batch")
-    figures: dict[str, Any] = dict.fromkeys(later)
-    for name in names:
-        step = mean_of(measured[name].step_ms)
-        figures[name] = {"step_ms": step.mean, "low": step.low, "high": step.high}
+def _probe_figures(diagnosis: Diagnosis) -> dict[str, Any]:
+    # The contract's probes that this branch did not need are null.
+    names = ("end_to_end", "input", "input_from_memory", "step_resident", "device", "host", "feed")
+    figures: dict[str, Any] = dict.fromkeys((*names, "device_2x_batch"))
+    for name, repeats in diagnosis.repeats.items():
+        figures[name] = _interval(time_of(repeats), "step_ms")
     return figures
 
 
-def _order_slowdown(repeats: dict[str, list[float]]) -> dict[str, float] | None:
-    """How much slower the input is for keeping the order; None if that was not measured."""
-    if "input_any_order" not in repeats:
-        return None
-    slowdown = ratio_of(repeats["input"], repeats["input_any_order"])
-    return dataclasses.asdict(slowdown)
+def _series(measured: Measured, began: float) -> dict[str, list[float]]:
+    """The end-to-end windows over the time since the first batch was asked for."""
+    return {
+        "seconds": [round(ended - began, 3) for ended, _ in measured.windows],
+        "step_ms": [step_ms for _, step_ms in measured.windows],
+    }
 
 
-def _verdict_figures(verdict: Verdict) -> dict[str, Any]:
+def _verdict_figures(diagnosis: Diagnosis) -> dict[str, Any]:
+    verdict = diagnosis.verdict
     return {
         "cause": verdict.cause,
         "also": list(verdict.also),
@@ -152,44 +164,25 @@ def _verdict_figures(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _screen(job: Job, document: dict[str, Any], verdict: Verdict) -> str:
-    """The result in a screenful, the verdict first."""
-    rate = Estimate(**document["throughput"]["examples_per_second"])
-    step = document["throughput"]["step_ms"]
-    startup, validation = document["startup"], document["validation"]
-    lines = [
-        "",
-        f"VERDICT    {verdict.cause}{'' if verdict.confident else ' (not certain)'}",
-        *_wrapped(verdict.explanation, 88),
-        "",
-        f"throughput {rate.mean:,.0f} examples/s ({rate.low:,.0f}-{rate.high:,.0f})",
-        f"step       {step['mean']:.3g} ms on average; one at a time: "
-        + ", ".join(f"{name} {step[name]:.3g}" for name in ("p10", "p50", "p90", "p99")),
-        f"start-up   first batch after {startup['first_batch_s']:.1f} s, first step "
-        f"{startup['first_step_s']:.1f} s",
-        f"memory     peak {document['environment']['memory_peak_bytes'] / 2**30:.1f} GiB",
-        "GPU        none used: no utilisation to report"
-        if job.devices.kind == "CPU"
-        else "GPU        utilisation is not sampled yet",
+def _prediction_figures(diagnosis: Diagnosis) -> list[dict[str, Any]]:
+    return [
+        {
+            "change": prediction.change,
+            "flags": prediction.flags,
+            **_interval(prediction.speedup, "speedup"),
+            "advice": prediction.advice,
+        }
+        for prediction in diagnosis.predictions
     ]
-    if document["order_slowdown"]:
-        cost = Estimate(**document["order_slowdown"])
-        lines.append(
-            "order      the same batches in the same order always: the input takes "
-            f"{cost.mean:.2f}x ({cost.low:.2f}-{cost.high:.2f}) as long"
-        )
-    if validation["value"] is not None:
-        lines.append(
-            f"{validation['metric']} {validation['value']:.4f} after the steps of this benchmark: "
-            "watch it when you change something"
-        )
-    return "\n".join(lines)
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    lines = [""]
-    for word in text.split():
-        if len(lines[-1]) + len(word) + 1 > width:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return ["           " + line for line in lines]
+def _order_slowdown(repeats: dict[str, list[float]]) -> dict[str, float] | None:
+    """How much slower the input is for keeping the order; None if that was not measured."""
+    if "input_any_order" not in repeats:
+        return None
+    slowdown = ratio_of(repeats["input"], repeats["input_any_order"])
+    return dataclasses.asdict(slowdown)
+
+
+def _interval(estimate: Estimate, name: str) -> dict[str, float]:
+    return {name: estimate.mean, "low": estimate.low, "high": estimate.high}

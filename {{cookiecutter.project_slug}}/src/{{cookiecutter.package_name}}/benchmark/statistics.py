@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 # Student's t at 97.5 %, for 1 to 30 degrees of freedom; beyond, the normal's 1.96 is within 4 %.
 # fmt: off
@@ -40,6 +40,11 @@ def mean_of(repeats: Sequence[float]) -> Estimate:
     return Estimate(mean, mean - half, mean + half)
 
 
+def time_of(repeats: Sequence[float]) -> Estimate:
+    """The same for a quantity that cannot be negative, such as a time: a factor up and down."""
+    return estimate_of(lambda means: means[""], {"": repeats})
+
+
 def ratio_of(above: Sequence[float], below: Sequence[float]) -> Estimate:
     """Ratio of two quantities measured in the same repeats, pair by pair.
 
@@ -48,6 +53,33 @@ def ratio_of(above: Sequence[float], below: Sequence[float]) -> Estimate:
     """
     logs = [math.log(a / b) for a, b in zip(above, below, strict=True)]
     return mean_of(logs).map(math.exp)
+
+
+def estimate_of(
+    function: Callable[[Mapping[str, float]], float], repeats: Mapping[str, Sequence[float]]
+) -> Estimate:
+    """A positive function of several means, with the interval that leaving out repeats gives.
+
+    The jackknife: the function is taken of the means of all repeats, and of all but each one in
+    turn. Round r of every quantity is left out together, so that what slowed a round cancels.
+
+    Args:
+      function: means by name -> a positive number.
+      repeats: the measurements of each quantity, the same number of each, round by round.
+    """
+    rounds = len(next(iter(repeats.values())))
+
+    def log_without(left_out: int | None) -> float:
+        means = {
+            name: statistics.fmean(v for r, v in enumerate(values) if r != left_out)
+            for name, values in repeats.items()
+        }
+        return math.log(function(means))
+
+    whole = log_without(None)
+    pseudo = [rounds * whole - (rounds - 1) * log_without(r) for r in range(rounds)]
+    half = _t(rounds) * statistics.stdev(pseudo) / math.sqrt(rounds)
+    return Estimate(whole, whole - half, whole + half).map(math.exp)
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

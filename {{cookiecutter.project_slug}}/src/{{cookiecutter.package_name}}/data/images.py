@@ -31,17 +31,22 @@ def centre_boxes(aspect: tf.Tensor, part: float = CENTRE) -> tf.Tensor:
 
 
 def crops(
-    records: Record, size: int, boxes_of: Callable[[tf.Tensor], tf.Tensor] = centre_boxes
+    records: Record,
+    size: int,
+    boxes_of: Callable[[tf.Tensor], tf.Tensor] = centre_boxes,
+    fused: bool = True,
 ) -> tf.Tensor:
     """Decodes a part of each image and resizes it: all of the host's work but batching.
 
-    A JPEG is decoded inside its box only, which costs about half of decoding all of it.
+    A JPEG is decoded inside its box only, which costs about half of decoding all of it. Its colours
+    are stored at half the size: at the box's edges they are then made without what lies outside.
 
     Args:
       records: a batch; `image` [batch] holds JPEG, PNG, GIF, BMP or WebP, or `pixels` the images.
       size: side of the results in pixels.
       boxes_of: float32 aspects [batch] -> boxes [batch, 4]: top, left, height, width, in parts of
         an image's height and width.
+      fused: False decodes all of each JPEG, to measure what that costs.
 
     Returns:
       uint8 [batch, size, size, 3].
@@ -57,13 +62,16 @@ def crops(
         return _each(cut, (records["pixels"], windows), [size, size, 3])
 
     def decode(element: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-        return _resize(_decode_window(*element), size)
+        return _resize(_decode_window(*element, fused), size)
 
     return _each(decode, (records["image"], windows), [size, size, 3])
 
 
 def squares(
-    records: Record, size: int, boxes_of: Callable[[tf.Tensor], tf.Tensor]
+    records: Record,
+    size: int,
+    boxes_of: Callable[[tf.Tensor], tf.Tensor],
+    fused: bool = True,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The images squeezed into squares, for the device to crop: the host's part of its work.
 
@@ -75,6 +83,7 @@ def squares(
       records: a batch, as for `crops`.
       size: side of the results in pixels, for images that are not squares of one size already.
       boxes_of: what the device is going to crop, as for `crops`.
+      fused: False decodes all rows, to measure what that costs.
 
     Returns:
       uint8 [batch, side, side, 3], and each original's width / height, float32 [batch].
@@ -84,7 +93,10 @@ def squares(
     if "side" in records:
         side = int(tf.get_static_value(records["side"]))
         aspect = records["aspect"]
-        return _decode_rows(records["image"], boxes_of(aspect), side), aspect
+        boxes = boxes_of(aspect)
+        if not fused:
+            boxes = tf.broadcast_to([0.0, 0.0, 1.0, 1.0], tf.shape(boxes))
+        return _decode_rows(records["image"], boxes, side), aspect
 
     def decode(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
@@ -174,7 +186,7 @@ def _windows(boxes: tf.Tensor, shapes: tf.Tensor) -> tf.Tensor:
     return tf.concat([tf.minimum(begin, shapes - extent), extent], axis=1)
 
 
-def _decode_window(encoded: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+def _decode_window(encoded: tf.Tensor, window: tf.Tensor, fused: bool) -> tf.Tensor:
     def jpeg() -> tf.Tensor:
         return tf.io.decode_and_crop_jpeg(encoded, window, channels=3)
 
@@ -182,7 +194,7 @@ def _decode_window(encoded: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
         image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
         return _slice(image, window)
 
-    return tf.cond(tf.io.is_jpeg(encoded), jpeg, other)
+    return tf.cond(tf.io.is_jpeg(encoded), jpeg, other) if fused else other()
 
 
 def _slice(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:

@@ -33,6 +33,7 @@ def training_batches(
     seed: int,
     start: int = 0,
     in_order: bool = True,
+    threads: int = 0,
 ) -> tf.data.Dataset:
     """Batches of training examples without end.
 
@@ -46,13 +47,14 @@ def training_batches(
       seed: of the order.
       start: training examples already consumed, to resume after them.
       in_order: False gives batches as they are decoded, to measure what keeping the order costs.
+      threads: batches, or parts of them, decoded at a time; 0: one more than there are CPUs.
 
     Returns:
       (features, labels, index) with a static leading dimension batch_size; index is int64
       [batch_size], the examples' positions in training, from which the device draws its randomness.
     """
     elements = source.shuffled(seed, start)
-    return _batches(elements, source, decode, batch_size, start, in_order)
+    return _batches(elements, source, decode, batch_size, start, in_order, threads)
 
 
 def evaluation_batches(source: Source, decode: Decode, batch_size: int) -> tf.data.Dataset:
@@ -83,9 +85,9 @@ def evaluation_count(source: Source, batch_size: int) -> int:
     return -(-source.count // batch_size)
 
 
-def examples_ahead(batch_size: int) -> int:
+def examples_ahead(batch_size: int, threads: int = 0) -> int:
     """How many examples the pipeline may have read beyond those that were taken from it."""
-    return _part(batch_size) * (usable_cpus() + 1) + (AHEAD + 1) * batch_size
+    return _part(batch_size) * (threads or usable_cpus() + 1) + (AHEAD + 1) * batch_size
 
 
 def decoded_in_order(source: Source, decode: Decode) -> tf.data.Dataset:
@@ -158,6 +160,7 @@ def _batches(
     batch_size: int,
     start: int,
     in_order: bool = True,
+    threads: int = 0,
 ) -> tf.data.Dataset:
     """(features, labels, positions) batches of the elements at `start`, start + 1, ..."""
     part = _part(batch_size)
@@ -174,11 +177,11 @@ def _batches(
     parts = (
         elements.batch(part, drop_remainder=True)
         .enumerate()
-        .map(decode_at, num_parallel_calls=usable_cpus() + 1, deterministic=in_order)
+        .map(decode_at, num_parallel_calls=threads or usable_cpus() + 1, deterministic=in_order)
     )
     if part < batch_size:
         parts = parts.batch(batch_size // part, drop_remainder=True).map(_join)
-    return parts.prefetch(AHEAD).with_options(_options(source))
+    return parts.prefetch(AHEAD).with_options(_options(source, threads))
 
 
 def _part(batch_size: int) -> int:
@@ -206,7 +209,7 @@ def _verified(records: Record, wanted: tf.Tensor) -> Record:
         return {**records, "pixels": tf.identity(records["pixels"])}
 
 
-def _options(source: Source) -> tf.data.Options:
+def _options(source: Source, threads: int = 0) -> tf.data.Options:
     options = tf.data.Options()
     # Batches are split among replicas as they are; the warning about sharding files is moot.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
@@ -215,6 +218,6 @@ def _options(source: Source) -> tf.data.Options:
     # is a wait for every record. Shards are read 8 MiB at a time: with 16 threads more instead of
     # 2, decoding a prepared JPEG took 14 % more CPU here.
     waiting = READERS if isinstance(source, Indexed) and source.load else 2
-    options.threading.private_threadpool_size = usable_cpus() + waiting
+    options.threading.private_threadpool_size = max(usable_cpus(), threads) + waiting
     options.threading.max_intra_op_parallelism = 1
     return options

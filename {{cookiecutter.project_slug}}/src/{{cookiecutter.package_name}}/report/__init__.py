@@ -1,0 +1,1 @@
+"""What a benchmark found: on the terminal, and as a page."""
