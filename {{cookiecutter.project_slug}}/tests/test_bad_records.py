@@ -9,14 +9,14 @@ import tensorflow as tf
 from conftest import noise_jpeg
 from test_sources import indices, labels, write_folder, write_raw, write_records
 
-from {{cookiecutter.package_name}} import settings, task
+from {{cookiecutter.package_name}} import command_line, settings, task
 from {{cookiecutter.package_name}}.data import bad_records, pipeline
 from {{cookiecutter.package_name}}.data.catalog import open_data
 from {{cookiecutter.package_name}}.data.records import HEADER
 from {{cookiecutter.package_name}}.errors import UserError
 
 DECODE = functools.partial(
-    task.decode_whole, settings=settings.parse(settings.Settings, []), classes=100
+    task.decode_whole, settings=command_line.parse(settings.Settings, []), classes=100
 )
 
 

@@ -1,5 +1,6 @@
 """The benchmark: honest intervals, the right cause or `undecided`, and the contract's JSON."""
 
+import dataclasses
 import functools
 import json
 import math
@@ -57,7 +58,7 @@ class Clock:
 
 
 def test_warm_up_lasts_until_the_rate_stops_trending(monkeypatch):
-    clock = Clock(monkeypatch, lambda step: 3000 if step == 0 else max(20, 40 - step / 5))
+    clock = Clock(monkeypatch, lambda step: 3000 if step == 0 else max(20, 40 - step / 2))
     pace = probes.Pace(window_s=2.0)
     measured = probes.measure([clock.probe], pace)["a"]
     assert measured.first_call_s == pytest.approx(3)
@@ -68,7 +69,7 @@ def test_warm_up_lasts_until_the_rate_stops_trending(monkeypatch):
 
 def test_where_repeats_scatter_there_are_more_of_them(monkeypatch):
     # Steady while it warms up; then one window is fast, the next one slow.
-    clock = Clock(monkeypatch, lambda step: (10, 40)[step // 5 % 2] if step >= 62 else 20)
+    clock = Clock(monkeypatch, lambda step: (10, 40)[(step - 38) // 5 % 2] if step >= 38 else 20)
     pace = probes.Pace(repeats=3, most_repeats=6, window_s=0.1)
     assert len(probes.measure([clock.probe], pace)["a"].step_ms) == 6
     calm = Clock(monkeypatch, lambda step: 20)
@@ -87,6 +88,13 @@ def test_what_was_ready_before_the_clock_started_does_not_count(monkeypatch):
     pair = [probes.Probe(name, lambda steps, name=name: run(name, steps), 3) for name in "ab"]
     measured = probes.measure(pair, probes.Pace(repeats=3))
     assert measured["a"].step_ms == pytest.approx([20] * 3)
+
+
+def test_what_was_ready_may_be_skipped_more_quickly(monkeypatch):
+    clock, skipped = Clock(monkeypatch, lambda step: 20), []
+    probe = dataclasses.replace(clock.probe, ahead=3, skip=skipped.append)
+    measured = probes.measure([probe], probes.Pace(repeats=3))["a"]
+    assert skipped == [3, 3, 3] and clock.calls[-2:] == [1, measured.steps]
 
 
 def test_probes_take_turns_forwards_and_backwards(monkeypatch):

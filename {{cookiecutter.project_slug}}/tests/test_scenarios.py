@@ -18,7 +18,7 @@ from {{cookiecutter.package_name}}.benchmark.statistics import ratio_of
 
 OURS = Path(__file__).with_name("scenarios")
 QUICK = ("01_storage", "11_small_batch")  # run by make test too
-PACE = Pace(window_s=0.8, warm_s=0.25)
+PACE = Pace(most_repeats=6, window_s=0.5)
 # (scenario, log of predicted / obtained, whether the interval covers it)
 foretold: list[tuple[str, float, bool]] = []
 

@@ -96,7 +96,8 @@ IMPLIED = {
     *((other, "contention") for other in ("storage", "decode", "python_input")),
     *(("python_input", other) for other in ("storage", "decode")),
     *((other, "small_batch") for other in ("communication", "host_per_step", "launch")),
-    ("contention", "python_input"),
+    *(("contention", other) for other in ("python_input", "host_per_step")),
+    ("host_per_step", "contention"),
     ("small_batch", "launch"),
     ("host_per_step", "launch"),
 }
@@ -115,7 +116,8 @@ def _nothing_to_gain(evidence: Evidence, unsure: Sequence[Candidate]) -> _Findin
             f"Computing takes {share:.0f} % of the time, and the figures scatter too much to say "
             "whether the input costs anything. Measure again on a quieter machine."
         )
-        return "undecided", ["device", *(c.cause for c in unsure)], False, sentence, ""
+        also = ["device", *(c.cause for c in unsure if c.cause != "device")]
+        return "undecided", also, False, sentence, ""
     tried = {"precision", "jit", "double_batch"} <= evidence.gains.keys()
     if tried and max(g.high for g in gains) < HEALTHY + NOISE and max(g.mean for g in gains) < 1.03:
         sentence = "No remedy that was tried gives more than 5 %: stop tuning."

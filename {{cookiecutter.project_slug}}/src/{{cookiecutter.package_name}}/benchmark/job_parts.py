@@ -23,7 +23,7 @@ from .python_input import uses_python, without_python
 MEMORY_BATCHES = 4  # whose records the probes with records in memory go round
 HELD_BACK = 0.1  # of the samples in which a clock was held back, to count
 QUICK = 0.2  # of a window: for steps that compute nothing
-SMALL_MODEL = 1_000_000  # weights; XLA takes minutes to compile larger ones for a CPU
+SMALL_MODEL = 200_000  # weights; XLA takes minutes to compile larger ones for a CPU
 
 
 class JobParts:
@@ -39,6 +39,7 @@ class JobParts:
         self.job, self.twin = job, assemble(job.settings, job.devices, job.splits)
         self.batch_size = job.settings.batch_size
         self._sampler, self._step = sampler, 0
+        self._made: dict[str, Probe | None] = {}
         self._pace = CallPace(job.settings.steps_per_call)
         self._callbacks = start_callbacks(job)
         self._batch_on_host = next(iter(job.training_batches()))
@@ -72,11 +73,17 @@ class JobParts:
         return tuple(name for name, part in reasons.items() if part > HELD_BACK)
 
     def probe(self, name: str) -> Probe | None:
-        """The probe of that name; see `diagnosis` for what each runs."""
+        """The probe of that name; see `diagnosis` for what each runs. Made once: it stays warm."""
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def _make(self, name: str) -> Probe | None:
         if name == "end_to_end":
             iterator = iter(self.job.loop.distribute(self.job.training_batches()))
             train = functools.partial(self._train, iterator)
-            return Probe(name, train, self._ahead, beside=self._sampler)
+            skip = functools.partial(self.job.loop.consume, iterator)
+            return Probe(name, train, self._ahead, skip, beside=self._sampler)
         if name.startswith("input"):
             return self._input(name)
         if name == "step_resident":
