@@ -15,7 +15,7 @@ from soundness import files_of
 TIMED = ("examples_per_second", "step_ms", "seconds", "time")
 
 
-def succeed(command: list[str | Path], where: Path, **added: str) -> str:
+def succeed(command: list[str | Path], where: Path, *, limit_s: float = 1200, **added: str) -> str:
     """Runs a command in a newcomer's environment; its output, or the test fails with it."""
     done = subprocess.run(
         command,
@@ -24,7 +24,7 @@ def succeed(command: list[str | Path], where: Path, **added: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=900,
+        timeout=limit_s,
     )
     assert done.returncode == 0, f"{command} in {where}:\n{done.stdout[-8000:]}"
     return done.stdout
@@ -60,7 +60,7 @@ def test_the_installed_project_passes_its_own_lint(installed: Path, python: Path
 def test_the_installed_commands_answer(installed: Path, python: Path, tmp_path: Path) -> None:
     helped = succeed([python, "-m", "my_training_project.train", "--help"], tmp_path)
     assert "--data" in helped and "--benchmark" in helped
-    for command in ("doctor", "prepare", "serve"):
+    for command in ("doctor", "prepare", "serve", "compare"):
         assert "--" in succeed([python, "-m", f"my_training_project.{command}", "--help"], tmp_path)
     assert "make train" in succeed(["make"], installed)
 
@@ -87,7 +87,7 @@ def test_the_projects_own_tests_pass(bake: Bake, python: Path, answers: dict[str
     # Before the installed package's folder on the path, so that this bake's package is the tested.
     source = os.fspath(project / "src")
     # The slow ones once: two bakes differ in nothing that those are about.
-    chosen = "not slow" if answers else "slow or not slow"
+    chosen = "not slow and not real_time" if answers else "not real_time"
     options = ["-p", "no:cacheprovider", "-m", chosen]
     printed = succeed([python, "-m", "pytest", *options], project, PYTHONPATH=source)
     assert " passed" in printed and " failed" not in printed
@@ -110,6 +110,16 @@ def test_training_twice_gives_identical_metrics(
     assert any("loss" in record for record in first)
     assert max(record["step"] for record in first) == 20
     assert first == second
+
+
+@pytest.mark.slow
+def test_the_benchmark_is_right_about_scenarios_and_real_bottlenecks(
+    bake: Bake, python: Path
+) -> None:
+    project = bake()
+    command = [python, "-m", "pytest", "-p", "no:cacheprovider", "-m", "real_time"]
+    printed = succeed(command, project, PYTHONPATH=os.fspath(project / "src"), limit_s=7200)
+    assert " passed" in printed and " failed" not in printed
 
 
 @pytest.mark.slow

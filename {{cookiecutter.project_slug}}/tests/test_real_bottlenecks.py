@@ -21,7 +21,7 @@ from {{cookiecutter.package_name}}.data import shards as stored_shards
 from {{cookiecutter.package_name}}.data.indexed import Indexed
 from {{cookiecutter.package_name}}.data.sources import Splits
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real_time
 SMALL = {"model": "small_convnet", "image_size": 16, "batch_size": 32, "learning_rate": 0.001}
 
 

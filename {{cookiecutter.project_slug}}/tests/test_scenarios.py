@@ -29,10 +29,10 @@ def pytest_generate_tests(metafunc):
     given = metafunc.config.getoption("scenarios")
     files = sorted(Path(given or OURS).glob("*.json"))
     assert files, f"--scenarios={given}: no *.json in it"
-    slow = [] if given else [pytest.mark.slow]
+    long = [] if given else [pytest.mark.real_time]
     metafunc.parametrize(
         "path",
-        [pytest.param(f, id=f.stem, marks=[] if f.stem in QUICK else slow) for f in files],
+        [pytest.param(f, id=f.stem, marks=[] if f.stem in QUICK else long) for f in files],
     )
 
 
