@@ -117,7 +117,15 @@ def test_the_benchmark_is_right_about_scenarios_and_real_bottlenecks(
     bake: Bake, python: Path
 ) -> None:
     project = bake()
-    command = [python, "-m", "pytest", "-p", "no:cacheprovider", "-m", "real_time"]
+    command: list[str | Path] = [
+        python,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "real_time",
+    ]
     printed = succeed(command, project, PYTHONPATH=os.fspath(project / "src"), limit_s=7200)
     assert " passed" in printed and " failed" not in printed
 
