@@ -168,6 +168,7 @@ def test_parts_that_do_not_explain_the_whole_are_undecided_and_nothing_is_predic
     assert verdict.cause in ("undecided", "contention") and predictions == {}
     faster_than_its_parts, predictions = diagnosed(device=20.0, end_to_end=30, input=60.0)
     assert faster_than_its_parts.cause == "undecided" and predictions == {}
+    assert "do not add up" in faster_than_its_parts.explanation
 
 
 def test_predictions_say_what_the_change_gives():
