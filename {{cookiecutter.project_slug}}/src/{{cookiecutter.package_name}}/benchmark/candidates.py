@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
-from .remedies import Means, Repeats, model_of
+from .remedies import Means, Repeats, means_of, model_of
 from .statistics import Estimate, estimate_of, ratio_of, time_of
 
 WORTH = 1.08  # a gain under 8 % is not worth a remedy's trouble, nor safely above the noise
@@ -61,7 +61,7 @@ class Evidence:
 
     def __init__(self, repeats: Repeats, gains: dict[str, Estimate], facts: Facts) -> None:
         self.repeats, self.gains, self.facts = repeats, gains, facts
-        self.means = {name: sum(values) / len(values) for name, values in repeats.items()}
+        self.means = means_of(repeats)
         self.model = model_of(self.means)
         self.ceiling = self.estimate(lambda m: m["end_to_end"] / model_of(m).without_input())
 

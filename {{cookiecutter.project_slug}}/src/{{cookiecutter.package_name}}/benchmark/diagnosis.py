@@ -22,7 +22,7 @@ from typing import Protocol
 from .candidates import HEALTHY, WORTH, Facts
 from .cause import Verdict, find_cause
 from .probes import Measured, Pace, Probe, measure
-from .remedies import Prediction, model_of, predict
+from .remedies import Prediction, means_of, model_of, predict
 from .step_model import FITS, StepModel
 
 # The device first, while it is cold.
@@ -113,13 +113,13 @@ def diagnose(workload: Workload, pace: Pace, more: Sequence[str] = ()) -> Diagno
         repeats, workload.batch_size, workload.steps_per_call, workload.half_precision
     )
     verdict = find_cause(repeats, predictions, facts)
-    means = {name: sum(values) / len(values) for name, values in repeats.items()}
+    means = means_of(repeats)
     return Diagnosis(measured, repeats, model_of(means), verdict, predictions)
 
 
 def _called_for(repeats: dict[str, list[float]], workload: Workload) -> list[str]:
     """The further probes that the branch needs which the first figures lead into."""
-    means = {name: sum(values) / len(values) for name, values in repeats.items()}
+    means = means_of(repeats)
     model = model_of(means)
     names = []
     if means["end_to_end"] / model.without_input() > HEALTHY:

@@ -11,7 +11,7 @@ Means = Mapping[str, float]  # milliseconds a step of each probe, by name
 Repeats = Mapping[str, Sequence[float]]  # the same, round by round
 
 MORE_STEPS = 32  # times as many steps a call, where the host's time between calls counts
-# The model is right to about this, beside what the repeats scatter: see docs on the scenarios.
+# The model is right to about this, beside what the repeats scatter (tests/scenarios).
 MODEL_ERROR = 0.03
 
 
@@ -129,15 +129,21 @@ REMEDIES = {
         "Use a batch twice as large; the learning rate must follow, and the metric be watched.",
         examples=2,
     ),
+    # Of these two together the effect is measured, not put together from the two.
+    "stage+prepare": Remedy(
+        "input_bare",
+        _part("input", "input_bare"),
+        "",
+        "Do both: bring the records nearer, and decode less. Each alone leaves the other in the "
+        "way.",
+    ),
 }
-# Two remedies of the input whose common effect is measured, not put together from the two.
-BOTH = Remedy(
-    "input_bare",
-    _part("input", "input_bare"),
-    "",
-    "Do both: bring the records nearer, and decode less. Each alone leaves the other in the way.",
-)
 PREFETCH = "end_to_end_prefetched"
+
+
+def means_of(repeats: Repeats) -> dict[str, float]:
+    """The mean of each probe over its rounds."""
+    return {name: sum(values) / len(values) for name, values in repeats.items()}
 
 
 def model_of(means: Means) -> StepModel:
@@ -163,8 +169,7 @@ def predict(repeats: Repeats, batch_size: int, steps: int, precision: str) -> li
         found.append(Prediction("prefetch", "", _widened(gain), advice))
     if not fits(repeats):
         return found
-    known = {**REMEDIES, "stage+prepare": BOTH}
-    for change, remedy in known.items():
+    for change, remedy in REMEDIES.items():
         if remedy.probe in repeats:
             gain = speedup(repeats, remedy)
             found.append(Prediction(change, remedy.flags.format(**filled), gain, remedy.advice))
@@ -189,7 +194,7 @@ def speedup(repeats: Repeats, *remedies: Remedy) -> Estimate:
             examples *= remedy.examples
         return examples * means["end_to_end"] / model.step(**changed)
 
-    residual = model_of({name: sum(v) / len(v) for name, v in repeats.items()}).residual
+    residual = model_of(means_of(repeats)).residual
     return _widened(estimate_of(gain, repeats), abs(math.log(residual)) / 2)
 
 
@@ -200,7 +205,7 @@ def _pairs(repeats: Repeats, singles: Sequence[Prediction]) -> list[Prediction]:
     for one in ("stage", "prepare", "native_map", "stage+prepare"):
         for other in ("steps_per_call", "precision", "jit"):
             if one in gains and other in gains:
-                both = speedup(repeats, ({**REMEDIES, "stage+prepare": BOTH})[one], REMEDIES[other])
+                both = speedup(repeats, REMEDIES[one], REMEDIES[other])
                 apart = gains[one].speedup.mean * gains[other].speedup.mean
                 if both.low > 1.05 * max(apart, 1.0):
                     flags = " ".join(filter(None, (gains[one].flags, gains[other].flags)))
