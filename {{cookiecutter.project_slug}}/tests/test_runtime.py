@@ -69,3 +69,20 @@ def test_a_freed_batch_is_given_out_again_instead_of_new_pages():
     pages = (48 << 20) / os.sysconf("SC_PAGE_SIZE")
     assert faults() < 0.1 * pages
     assert faults(MALLOC_PERTURB_="0") > 0.5 * pages  # who sets malloc up themselves is left alone
+
+
+ENDING = """
+from {{cookiecutter.package_name}} import runtime
+class Iterator:
+    def __del__(self): print("taken down")
+kept = Iterator()
+print("last line", end="")
+runtime.end_process(CODE)
+"""
+
+
+@pytest.mark.parametrize(("code", "last"), [(0, "last line"), (2, "last linetaken down\n")])
+def test_a_success_ends_with_its_last_line_and_a_failure_takes_all_down(code, last):
+    program = ENDING.replace("CODE", str(code))
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (code, last)

@@ -9,7 +9,7 @@ TensorFlow reads when it starts is settled before it does.
 
 from .command_line import parse
 from .errors import run_command
-from .runtime import start_tensorflow
+from .runtime import end_process, start_tensorflow
 from .settings import Settings
 
 
@@ -36,4 +36,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    end_process(main())
