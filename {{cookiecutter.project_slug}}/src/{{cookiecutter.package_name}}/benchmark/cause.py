@@ -75,7 +75,10 @@ def find_cause(repeats: Repeats, predictions: Sequence[Prediction], facts: Facts
         )
     if not worth:
         return verdict(*_nothing_to_gain(evidence, unsure))
-    best, rivals = worth[0], [c for c in worth[1:] if _overlap(c, worth[0])]
+    best = worth[0]
+    rivals = [c for c in worth[1:] if _overlap(c, best)]
+    # One that may be nothing is a rival too, if it may as well be the greater.
+    rivals += [c for c in unsure if c.gain.high > best.gain.mean]
     rivals = [rival for rival in rivals if (best.cause, rival.cause) not in IMPLIED]
     if rivals:
         names = [best.cause, *(rival.cause for rival in rivals)]

@@ -34,19 +34,22 @@ class StepModel:
       parts: of the training as it is.
       waits: 0: the host runs ahead of the device; 1: it waits for the device at every step.
       exposed: 0: the input is ready in time; 1: everything else stands still while it works.
-      residual: what was measured end to end / what the model gives for it.
+      residual: what was measured end to end / what the parts as measured give for it.
+      scale: of a step. It is the residual, unless an input alone seemed slower than the whole that
+        contains it: then the input is put right, not the whole.
     """
 
     parts: Parts
     waits: float
     exposed: float
     residual: float
+    scale: float
 
     def step(self, **changed: float) -> float:
         """Milliseconds of a step end to end, with these parts changed: `input=0.0`, say."""
         parts = dataclasses.replace(self.parts, **changed)
         beside = _beside(parts, self.waits)
-        return self.residual * (beside + self.exposed * (_in_turn(parts, self.waits) - beside))
+        return self.scale * (beside + self.exposed * (_in_turn(parts, self.waits) - beside))
 
     def without_input(self) -> float:
         """Milliseconds of a step whose input costs nothing: what no change of it can go below."""
@@ -61,6 +64,15 @@ def fit(end_to_end: float, step_resident: float, parts: Parts) -> StepModel:
       step_resident: of the same calls on a batch that is on the device already: host and device.
       parts: each alone.
     """
+    model = _as_measured(end_to_end, step_resident, parts)
+    if parts.input <= end_to_end:
+        return model
+    possible = dataclasses.replace(parts, input=end_to_end)
+    righted = _as_measured(end_to_end, step_resident, possible)
+    return dataclasses.replace(righted, residual=model.residual)
+
+
+def _as_measured(end_to_end: float, step_resident: float, parts: Parts) -> StepModel:
     small, large = sorted((parts.host, parts.device))
     if small > VISIBLE * large:
         return _fit(end_to_end, parts, _clipped((step_resident - large) / small))
@@ -74,7 +86,7 @@ def _fit(end_to_end: float, parts: Parts, waits: float) -> StepModel:
     visible = in_turn - beside > VISIBLE * beside
     exposed = _clipped((end_to_end - beside) / (in_turn - beside)) if visible else 0.0
     residual = end_to_end / (beside + exposed * (in_turn - beside))
-    return StepModel(parts, waits, exposed, residual)
+    return StepModel(parts, waits, exposed, residual, scale=residual)
 
 
 def _misfit(model: StepModel) -> float:
