@@ -12,10 +12,10 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint bench-input lock clean
+.PHONY: help demo test test-all lint bench-input bench-staging lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .venv/installed: requirements/dev.txt
 	$(PYTHON) -m venv --clear .venv
@@ -58,6 +58,16 @@ $(BENCH)/.venv/installed: requirements/peers.txt
 bench-input: $(BENCH)/.venv/installed ## Measure the input pipeline beside its peers (20 minutes)
 	$(BENCH)/.venv/bin/python benchmarks/input.py $(ARGS)
 
+$(BENCH)/.venv-staging/installed: requirements/staging.txt
+	$(PYTHON) -m venv --clear $(BENCH)/.venv-staging
+	$(BENCH)/.venv-staging/bin/python -m pip install --quiet --require-hashes --no-deps \
+		-r requirements/staging.txt
+	@touch $@
+
+bench-staging: $(BENCH)/.venv-staging/installed ## Measure staging beside its peers (5 minutes)
+	PATH="$(CURDIR)/$(BENCH)/.venv-staging/bin:$$PATH" \
+		python benchmarks/staging.py --where=$(BENCH) --out=$(BENCH)/staging.json $(ARGS)
+
 # Pins already in the files are kept; make lock ARGS=--upgrade takes the newest versions.
 lock: .venv/installed ## Lock this project's and the generated project's dependencies (needs uv)
 	$(UV) pip compile --group dev --universal --python-version 3.10 --generate-hashes \
@@ -73,6 +83,9 @@ lock: .venv/installed ## Lock this project's and the generated project's depende
 		--constraint build/lock/pins.txt --generate-hashes \
 		--no-annotate --no-header --no-emit-index-url --quiet \
 		--output-file requirements/peers.txt $(ARGS)
+	$(UV) pip compile --group staging-peers --universal --python-version 3.10 --generate-hashes \
+		--no-annotate --no-header --no-emit-index-url --quiet \
+		--output-file requirements/staging.txt $(ARGS)
 
 clean: ## Delete what the targets made, the environment aside
 	rm -rf build

@@ -15,15 +15,21 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 DEPENDENCIES = {
     "PIL",
     "absl",
+    "boto3",
+    "compression",  # of Python 3.14's standard library, imported where it is there
     "cykooz_resizer",
+    "google",
     "google_crc32c",
     "keras",
     "numpy",
+    "obstore",
     "pynvml",
     "tensorboard",
     "tensorflow",
     "tensorflow_datasets",
     "tqdm",
+    "urllib3",
+    "xxhash",
 }
 
 
