@@ -13,6 +13,8 @@ TERMINATED = 143  # 128 + SIGTERM, what schedulers read as "asked to stop, and d
 class UserError(Exception):
     """Something the user can mend. The message is one line: what was wrong, where, what to do."""
 
+    code = USAGE  # the command's exit code
+
 
 class RunFailed(Exception):
     """Training cannot go on. The message is one line; the exit code is 1."""
@@ -33,7 +35,7 @@ def run_command(name: str, body: Callable[[], int]) -> int:
         return body()
     except UserError as error:
         print(f"{name}: {_one_line(error)}", file=sys.stderr)
-        return USAGE
+        return error.code
     except RunFailed as error:
         print(f"{name}: {_one_line(error)}", file=sys.stderr)
         return 1

@@ -1,10 +1,9 @@
 """Progress of what takes over two seconds: a bar on a terminal, else a line every ten seconds."""
 
+import json
 import sys
 import time
 from types import TracebackType
-
-from tqdm import tqdm
 
 LINE_EVERY = 10.0  # seconds between lines when nobody watches: a log is read later, not live
 
@@ -12,22 +11,35 @@ LINE_EVERY = 10.0  # seconds between lines when nobody watches: a log is read la
 class Progress:
     """Counts towards a known total; shows the rate and the time left on standard error."""
 
-    def __init__(self, what: str, total: int, unit: str, start: int = 0) -> None:
+    def __init__(
+        self, what: str, total: int, unit: str, start: int = 0, as_json: bool = False
+    ) -> None:
         """Starts the clock.
 
         Args:
           what: what is being done, such as "train".
           total: the count at which it is done.
-          unit: what is counted, such as "step".
+          unit: what is counted, such as "step"; "B" for bytes, which are shown as KiB, MiB, ...
           start: the count already reached when this process began.
+          as_json: print lines of JSON instead of sentences, and no bar.
         """
-        self._what, self._total, self._unit = what, total, unit
+        self._what, self._total, self._unit, self._as_json = what, total, unit, as_json
         self._count = self._start = start
         self._note = ""
         self._began = self._printed = time.monotonic()
         self._bar = None
-        if sys.stderr.isatty():
-            self._bar = tqdm(total=total, initial=start, unit=unit, desc=what, dynamic_ncols=True)
+        if sys.stderr.isatty() and not as_json:
+            from tqdm import tqdm  # imported late: it takes longer than a second call of `stage`
+
+            self._bar = tqdm(
+                total=total,
+                initial=start,
+                unit=unit,
+                desc=what,
+                dynamic_ncols=True,
+                unit_scale=unit == "B",
+                unit_divisor=1024,
+            )
 
     def advance(self, count: int, note: str = "") -> None:
         """Adds `count`; `note` is shown beside the figures."""
@@ -68,9 +80,32 @@ class Progress:
         self._printed = time.monotonic()
         rate = (self._count - self._start) / (self._printed - self._began)
         left = (self._total - self._count) / rate if rate else float("inf")
-        print(
-            f"{self._what}: {self._count}/{self._total} {self._unit}s, {rate:.3g} {self._unit}/s, "
-            f"{left:.0f} s left {self._note}",
-            file=sys.stderr,
-            flush=True,
-        )
+        if self._as_json:
+            line = json.dumps(
+                {
+                    "what": self._what,
+                    "done": self._count,
+                    "total": self._total,
+                    "unit": self._unit,
+                    "per_second": round(rate, 3),
+                    "seconds_left": round(left, 1) if rate else None,
+                }
+            )
+        elif self._unit == "B":
+            done, total, each = (scaled(n) for n in (self._count, self._total, rate))
+            line = f"{self._what}: {done} of {total}, {each}/s, {left:.0f} s left {self._note}"
+        else:
+            line = (
+                f"{self._what}: {self._count}/{self._total} {self._unit}s, "
+                f"{rate:.3g} {self._unit}/s, {left:.0f} s left {self._note}"
+            )
+        print(line, file=sys.stderr, flush=True)
+
+
+def scaled(count: float) -> str:
+    """Bytes in the unit a person reads, such as 1.5 GiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.4g} TiB"
