@@ -138,7 +138,7 @@ def _sleep_until(moment: float) -> None:
 class SimulatedTraining:
     """A `Workload` for the benchmark."""
 
-    half_precision = "mixed_bfloat16"
+    half_precision, nearer = "mixed_bfloat16", "--stage_to=auto"
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario, self.accelerator = scenario, Accelerator(scenario)

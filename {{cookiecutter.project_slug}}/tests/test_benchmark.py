@@ -94,7 +94,22 @@ def test_what_was_ready_may_be_skipped_more_quickly(monkeypatch):
     clock, skipped = Clock(monkeypatch, lambda step: 20), []
     probe = dataclasses.replace(clock.probe, ahead=3, skip=skipped.append)
     measured = probes.measure([probe], probes.Pace(repeats=3))["a"]
-    assert skipped == [3, 3, 3] and clock.calls[-2:] == [1, measured.steps]
+    assert skipped == [3] * 4 and clock.calls[-2:] == [1, measured.steps]  # warm-up's and three
+
+
+def test_a_window_is_of_whole_calls_as_a_training_is(monkeypatch):
+    # A call costs 200 ms beside its steps: in one of a single step it would cost that for each.
+    clock = Clock(monkeypatch, lambda step: 10)
+    run = clock.run
+
+    def called(steps):
+        run(steps)
+        clock.now += 0.2 * -(-steps // 20)
+
+    probe = dataclasses.replace(clock.probe, run=called, call=lambda: 20, part=0.2)
+    measured = probes.measure([probe], probes.Pace(repeats=3))["a"]
+    assert measured.step_ms == pytest.approx([20] * 3)
+    assert all(steps % 20 == 0 for steps in clock.calls[2:])
 
 
 def test_probes_take_turns_forwards_and_backwards(monkeypatch):

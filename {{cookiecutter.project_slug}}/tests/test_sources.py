@@ -1,7 +1,10 @@
 """Sources: every example once an epoch, the same order after any restart, damage named."""
 
 import collections
+import dataclasses
 import json
+import os
+import time
 
 import numpy as np
 import pytest
@@ -159,6 +162,24 @@ def test_a_small_shuffle_buffer_still_loses_nothing(tmp_path):
     opened = records.open_records(str(write_records(tmp_path)), buffer_bytes=2_000)
     assert opened.train.buffer < 10
     assert sorted(labels(opened.train, opened.train.shuffled(0, 0), 100)) == list(range(100))
+
+
+def test_readers_hold_no_more_than_they_say(tmp_path):
+    write_records(tmp_path, train=(900,) * 6)
+    train = dataclasses.replace(open_data(f"records:{tmp_path}").train, buffer=1)
+    held = train.read_ahead
+    assert held < train.count / 2
+    elements = iter(train.shuffled(0, 0))
+    next(elements)
+    time.sleep(0.5)  # in which the readers fill what they have
+    for piece in train.pieces:
+        with open(piece.path, "r+b") as file:
+            file.write(bytes(os.path.getsize(piece.path)))
+    whole = 0
+    with pytest.raises(tf.errors.DataLossError):
+        for _ in elements:
+            whole += 1
+    assert 0.5 * held < whole <= held
 
 
 def test_records_without_a_manifest_are_measured_and_split_by_name(tmp_path, capsys):

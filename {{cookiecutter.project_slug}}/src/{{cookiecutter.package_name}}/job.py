@@ -20,6 +20,7 @@ from .distribution import Devices, batch_warning, check_batch, choose_devices, c
 from .loop import Loop
 from .model import build_optimizer, build_schedule
 from .settings import Settings
+from .staged_data import staged_data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,8 +175,11 @@ def assemble(settings: Settings, devices: Devices, splits: Splits) -> Job:
 
 
 def _open(settings: Settings, run_path: Path) -> Splits:
-    """The data, without what is bad and with the training part where `--cache` wants it."""
-    splits = task.open_splits(settings)
+    """The data, staged, without what is bad and with the training part where `--cache` wants it."""
+    opened = settings
+    if settings.stage_to:
+        opened = dataclasses.replace(settings, data=staged_data(settings.data, settings.stage_to))
+    splits = task.open_splits(opened)
     if settings.bad_records == "skip":
         decode = functools.partial(
             task.decode_whole, settings=settings, classes=len(splits.classes)

@@ -63,6 +63,9 @@ class Settings:
     cache_dir: str = flag(
         "", "of synthetic photos and --cache=disk; default: the user's cache", free=True
     )
+    stage_to: str = flag(
+        "", "copy the data to this directory first, or auto: a local disk; see stage", free=True
+    )
     data_service: str = flag(
         "", "grpc://HOST:PORT of a tf.data service (see serve) that reads and decodes"
     )
@@ -177,6 +180,48 @@ class PrepareSettings:
     )
     bad_budget: float = flag(0.01, "part of the records that may be skipped", low=0, high=1)
     cache_dir: str = flag("", "where synthetic photos are kept; default: the user's cache")
+
+
+@dataclasses.dataclass(frozen=True)
+class StageSettings:
+    """Copies a data set to a local SSD and prints the path: DATA=$(stage gs://bucket/photos).
+
+    Killed or short of room, the same command continues where it was. Started several times at once,
+    one copies and the others wait. Exit codes: 0, 1 (source or content), 2 (usage), 28 (no room),
+    75 (waited too long for another copy), 130 or 143 (stopped by a signal).
+    """
+
+    source: str = argument(
+        "SRC",
+        "a directory, a file, s3://, gs://, http(s)://; or ls, check, rm: what is staged already",
+    )
+    which: str = argument("WHICH", "of check and rm: a key, or a source; check without: all")
+    scratch: str = flag(
+        "", "where to; default: $TFSTAGE_SCRATCH, the batch job's disk, or a usual place of SSDs"
+    )
+    include: str = flag("", "globs with commas between them, of the files wanted")
+    workers: int = flag(0, "threads that copy; 0: as suits the source", low=0, high=256)
+    checksums: str = flag("", "a file such as SHA256SUMS, here or in the source, to verify by")
+    untar: bool = flag(False, "unpack SRC, a .tar, .tar.gz, .tgz or .tar.zst, while it is read")
+    deep: bool = flag(False, "verify what is staged already by content, not by size alone")
+    on_full: str = flag(
+        "error",
+        "what no room for all does: stop, or stage what fits and link the rest to the source",
+        choices=("error", "stream"),
+    )
+    lock_timeout: float = flag(3600.0, "seconds to wait while another process copies", low=0)
+    evict: bool = flag(False, "make room: remove what is not in use, least recently used first")
+    reserve: int = flag(-1, "MiB to leave free; -1: 2 % of the disk, at least 1024", low=-1)
+    quota: int = flag(0, "MiB that all staged data may take; 0: no limit but the disk", low=0)
+    allow_shared: bool = flag(False, "take a network or overlay file system for --scratch too")
+    transcode: int = flag(
+        0,
+        "prepare while staging: squares of this side in pixels, ready to train on; 0: off",
+        low=0,
+        high=8192,
+    )
+    measure: bool = flag(False, "first read the source, write and read the scratch directory")
+    json: bool = flag(False, "progress and result as lines of JSON on standard error")
 
 
 @dataclasses.dataclass(frozen=True)

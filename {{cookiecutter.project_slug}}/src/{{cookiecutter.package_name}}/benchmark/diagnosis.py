@@ -52,6 +52,10 @@ class Workload(Protocol):
     def half_precision(self) -> str:
         """The dtype policy that the probe of mixed precision runs under."""
 
+    @property
+    def nearer(self) -> str:
+        """Flags that bring the records nearer."""
+
     def probe(self, name: str) -> Probe | None:
         """The probe of that name, or None where the training has no such part."""
 
@@ -110,7 +114,11 @@ def diagnose(workload: Workload, pace: Pace, more: Sequence[str] = ()) -> Diagno
     if not facts.throttled:
         del repeats["device_cold"]
     predictions = predict(
-        repeats, workload.batch_size, workload.steps_per_call, workload.half_precision
+        repeats,
+        workload.batch_size,
+        workload.steps_per_call,
+        workload.half_precision,
+        workload.nearer,
     )
     verdict = find_cause(repeats, predictions, facts)
     means = means_of(repeats)

@@ -14,6 +14,7 @@ from ..data.pipeline import Decode, examples_ahead, training_batches
 from ..data.sources import Source, first_records
 from ..job import Job, assemble
 from ..loop import CallPace, Loop
+from ..staged_data import could_be_staged
 from ..telemetry import GpuSampler, harmful_reasons
 from ..training import call, start_callbacks
 from .candidates import Facts
@@ -46,8 +47,9 @@ class JobParts:
         again = tf.data.Dataset.from_tensors(self._batch_on_host).repeat()
         self._fed = again
         self._batch = next(iter(job.loop.distribute(again)))
-        threads = job.settings.host_threads
-        self._ahead = -(-examples_ahead(self.batch_size, threads) // self.batch_size)
+        ahead = examples_ahead(self.batch_size, job.settings.host_threads)
+        self._ahead = self._steps(ahead)
+        self._read_ahead = self._steps(ahead + job.splits.train.read_ahead)
 
     @property
     def steps_per_call(self) -> int:
@@ -57,6 +59,12 @@ class JobParts:
     def half_precision(self) -> str:
         capability = self.job.devices.compute_capability
         return "mixed_bfloat16" if not capability or capability[0] >= 8 else "mixed_float16"
+
+    @property
+    def nearer(self) -> str:
+        s = self.job.settings
+        staged = s.stage_to or not could_be_staged(s.data)
+        return "--cache=memory" if staged else "--stage_to=auto"
 
     def facts(self) -> Facts:
         train, data = self.job.splits.train, self.job.settings.data
@@ -83,22 +91,21 @@ class JobParts:
             iterator = iter(self.job.loop.distribute(self.job.training_batches()))
             train = functools.partial(self._train, iterator)
             skip = functools.partial(self.job.loop.consume, iterator)
-            return Probe(name, train, self._ahead, skip, beside=self._sampler)
+            return Probe(name, train, self._read_ahead, skip, self._call, beside=self._sampler)
         if name.startswith("input"):
             return self._input(name)
         if name == "step_resident":
             resident = functools.partial(self.twin.loop.train_resident, self._batch)
-            return Probe(name, self._in_calls(resident))
+            return Probe(name, self._in_calls(resident), call=self._call)
         if name == "host" or (name == "host_without_callbacks" and self._callbacks.callbacks):
             idle = self._in_calls(
                 functools.partial(self.twin.loop.idle, self._batch), called_back=name == "host"
             )
-            return Probe(name, idle, part=QUICK)
+            return Probe(name, idle, call=self._call, part=QUICK)
         if name == "feed":
             fed = iter(self.twin.loop.distribute(self._fed))
-            return Probe(
-                name, self._in_calls(functools.partial(self.twin.loop.feed, fed)), part=QUICK
-            )
+            feed = self._in_calls(functools.partial(self.twin.loop.feed, fed))
+            return Probe(name, feed, call=self._call, part=QUICK)
         if name.startswith("device"):
             return self._device(name)
         return None
@@ -113,6 +120,12 @@ class JobParts:
 
         self._run_calls(train, self._callbacks, steps)
 
+    def _steps(self, examples: int) -> int:
+        return -(-examples // self.batch_size)
+
+    def _call(self) -> int:
+        return self._pace.steps
+
     def _in_calls(
         self, run: Callable[[int], Any], called_back: bool = True
     ) -> Callable[[int], None]:
@@ -120,8 +133,10 @@ class JobParts:
         return functools.partial(self._run_calls, run, callbacks)
 
     def _run_calls(self, run: Callable[[int], Any], callbacks: Any, steps: int) -> None:
+        call = self._pace.steps  # for the whole window, which is of whole calls
         while steps:
-            count = self._pace.take(steps)
+            count = min(call, steps)
+            self._pace.take(count)
             losses = run(count)
             if callbacks:
                 loss = 0.0 if losses is None else float(losses[-1])
@@ -145,7 +160,9 @@ class JobParts:
         if batches is None:
             return None
         iterator = iter(job.loop.distribute(batches))
-        return Probe(name, lambda steps: job.loop.consume(iterator, steps), self._ahead)
+        reads = name not in ("input_from_memory", "input_bare")
+        ahead = self._read_ahead if reads else self._ahead
+        return Probe(name, lambda steps: job.loop.consume(iterator, steps), ahead)
 
     def _batches(self, source: Source, decode: Decode) -> tf.data.Dataset:
         s = self.job.settings

@@ -40,9 +40,11 @@ class Probe:
     Attributes:
       name: what the figures are kept under.
       run: runs that many steps.
-      ahead: how many steps a pipeline may have worked ahead of it: they are run before the clock
-        starts, or batches that were made in the pauses would count as made in the window.
+      ahead: how many steps a pipeline may have worked or read ahead of it: they are run before the
+        clock starts, or what was made in the pauses would count as made in the window.
       skip: a quicker way past those, after which one step is run.
+      call: how many steps make a call, where calls cost something: a window is of whole calls, as
+        a training is.
       part: of a window that suffices: what takes microseconds a step needs no second and a half.
       beside: is entered while a window is timed, again and again: it watches the GPUs.
     """
@@ -51,6 +53,7 @@ class Probe:
     run: Callable[[int], object]
     ahead: int = 0
     skip: Callable[[int], object] | None = None
+    call: Callable[[], int] = lambda: 1
     part: float = 1.0
     beside: contextlib.AbstractContextManager[Any] = dataclasses.field(
         default_factory=contextlib.nullcontext
@@ -63,7 +66,7 @@ class Measured:
 
     Attributes:
       first_call_s: seconds of the first step, which compiles.
-      steps: in one repeat.
+      steps: in one repeat, but for the rounding to whole calls.
       step_ms: of each repeat.
       windows: every window, those of the warm-up too: (when it ended, in seconds of the clock
         `time.perf_counter`, milliseconds a step).
@@ -101,7 +104,7 @@ def measure(probes: Sequence[Probe], pace: Pace, what: str = "benchmark") -> dic
             for probe in order:
                 result = measured[probe.name]
                 _catch_up(probe)
-                result.step_ms.append(_window(probe, result.steps, result))
+                result.step_ms.append(_window(probe, result))
                 progress.advance(1, f"{probe.name} {result.step_ms[-1]:.3g} ms a step")
     return measured
 
@@ -132,10 +135,11 @@ def _warm_up(probe: Probe, pace: Pace) -> Measured:
     """Runs a probe until its rate stops trending; finds how many steps fill a window."""
     result = Measured(_seconds(probe, 1))
     second_call = _seconds(probe, 1)  # the first that has nothing to compile
-    steps = max(1, round(pace.warm_s * probe.part / second_call))
+    result.steps = max(1, round(pace.warm_s * probe.part / second_call))
+    _catch_up(probe)
     rates: list[float] = []
     while len(rates) < MOST_WARM_WINDOWS:
-        rates.append(1000 / _window(probe, steps, result))
+        rates.append(1000 / _window(probe, result))
         if len(rates) >= 3 and abs(_trend(rates[-3:])) < SETTLED:
             break
     result.steps = max(1, round(pace.window_s * probe.part * rates[-1]))
@@ -147,7 +151,9 @@ def _trend(rates: Sequence[float]) -> float:
     return (rates[-1] - rates[0]) / (sum(rates) / len(rates))
 
 
-def _window(probe: Probe, steps: int, result: Measured) -> float:
+def _window(probe: Probe, result: Measured) -> float:
+    call = probe.call()
+    steps = -(-result.steps // call) * call
     with probe.beside:
         step_ms = 1000 * _seconds(probe, steps) / steps
     result.windows.append((time.perf_counter(), step_ms))

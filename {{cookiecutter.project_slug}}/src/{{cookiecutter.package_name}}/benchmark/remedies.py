@@ -39,7 +39,7 @@ class Remedy:
     Attributes:
       probe: whose figure the prediction needs, beside those of the parts.
       changed: the means -> the parts that change, in milliseconds a step.
-      flags, advice: see `Prediction`; {batch_size} and {steps} stand for what is doubled.
+      flags, advice: see `Prediction`; names in braces stand for what `predict` is given.
       examples: times as many examples a step.
     """
 
@@ -58,8 +58,9 @@ REMEDIES = {
     "stage": Remedy(
         "input_from_memory",
         _part("input", "input_from_memory"),
-        "--cache=memory",
-        "Bring the records nearer: keep them in memory, or on a local disk (--cache=disk).",
+        "{nearer}",
+        "Bring the records nearer: to a local disk (--stage_to), or into memory where they fit "
+        "(--cache=memory).",
     ),
     "prepare": Remedy(
         "input_without_decode",
@@ -152,7 +153,9 @@ def model_of(means: Means) -> StepModel:
     return fit(means["end_to_end"], means["step_resident"], parts)
 
 
-def predict(repeats: Repeats, batch_size: int, steps: int, precision: str) -> list[Prediction]:
+def predict(
+    repeats: Repeats, batch_size: int, steps: int, precision: str, nearer: str = "--cache=memory"
+) -> list[Prediction]:
     """All remedies whose probes were measured, the best first; none if the model does not fit.
 
     Args:
@@ -160,8 +163,14 @@ def predict(repeats: Repeats, batch_size: int, steps: int, precision: str) -> li
       batch_size: examples of a global batch, as it is.
       steps: steps in a call, as it is.
       precision: the policy that the mixed precision probe ran under.
+      nearer: flags that bring the records nearer.
     """
-    filled = {"batch_size": 2 * batch_size, "steps": MORE_STEPS * steps, "precision": precision}
+    filled = {
+        "batch_size": 2 * batch_size,
+        "steps": MORE_STEPS * steps,
+        "precision": precision,
+        "nearer": nearer,
+    }
     found = []
     if PREFETCH in repeats:  # tried, not predicted
         gain = estimate_of(lambda m: m["end_to_end"] / m[PREFETCH], repeats)

@@ -3,7 +3,7 @@
 from ..errors import UserError
 from .digits import open_digits
 from .folders import open_folder
-from .listing import user_cache
+from .listing import refuse_url, user_cache
 from .records import open_records
 from .sources import Splits
 from .synthetic import open_synthetic
@@ -26,6 +26,7 @@ def open_data(
     """
     kind, _, rest = data.partition(":")
     buffer_bytes = shuffle_memory << 20
+    refuse_url(data)
     if data == "digits":
         return open_digits()
     if kind == "synthetic":

@@ -29,6 +29,10 @@ class Indexed:
     first: int = 0
     names: Sequence[str] = ()
 
+    @property
+    def read_ahead(self) -> int:
+        return READERS if self.load else 0
+
     def share(self, host: int, hosts: int) -> "Indexed":
         return self.slice(self.count * host // hosts, self.count * (host + 1) // hosts)
 

@@ -79,6 +79,17 @@ def synthetic_directory(photos: int, cache_dir: Path) -> Path:
     return cache_dir / f"synthetic-{photos}-v{SYNTHETIC_VERSION}"
 
 
+def refuse_url(data: str) -> None:
+    """Raises `UserError` if the data lies on another machine; what may be secret is left out."""
+    kind, _, place = data.partition(":")
+    scheme, separator, _ = place.partition("://")
+    if separator:
+        raise UserError(
+            f"{kind}:{scheme}://... is not on this machine: train with --stage_to=auto, or copy it "
+            "with stage"
+        )
+
+
 def existing_directory(path: str, flag: str) -> Path:
     """`path` as a directory that exists; `UserError` names the flag if it does not."""
     directory = Path(path).expanduser()

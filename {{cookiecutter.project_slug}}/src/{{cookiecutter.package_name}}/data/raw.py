@@ -74,7 +74,7 @@ class RawFiles:
     spec: Any
     size: int
 
-    def open(self, path: tf.Tensor) -> tf.data.Dataset:
+    def open(self, path: tf.Tensor, read_bytes: int = 0) -> tf.data.Dataset:
         number = tf.argmax(tf.cast(tf.equal(self.paths, path), tf.int32))
         return tf.data.experimental.from_variant(self.datasets[number], self.spec)
 

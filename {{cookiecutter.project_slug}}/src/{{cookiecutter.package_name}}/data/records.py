@@ -99,10 +99,8 @@ class TFRecords:
     features: Mapping[str, str]
     side: int | None = None
 
-    def open(self, path: tf.Tensor) -> tf.data.Dataset:
-        # 8 MiB a read: the default of 256 KiB makes 32 times as many requests, each a round trip
-        # on a network mount.
-        return tf.data.TFRecordDataset(path, buffer_size=8 << 20)
+    def open(self, path: tf.Tensor, read_bytes: int) -> tf.data.Dataset:
+        return tf.data.TFRecordDataset(path, buffer_size=read_bytes)
 
     def parse(self, serialized: tf.Tensor) -> Record:
         types = {"image": tf.string, "label": tf.int64, "aspect": tf.float32}

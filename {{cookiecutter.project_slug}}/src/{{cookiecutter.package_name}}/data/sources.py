@@ -37,6 +37,10 @@ class Source(Protocol):
     def count(self) -> int:
         """How many there are; always known, so that steps and epochs are."""
 
+    @property
+    def read_ahead(self) -> int:
+        """How many records its readers may hold beyond those that were taken from them."""
+
     def share(self, host: int, hosts: int) -> "Source":
         """The part that one of several hosts reads; the parts are even to within one example."""
 

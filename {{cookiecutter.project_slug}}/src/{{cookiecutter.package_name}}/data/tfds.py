@@ -17,7 +17,7 @@ def open_tfds(name: str, buffer_bytes: int) -> Splits:
     Its shards are read as any others are, so order, resume and even shares are the same too.
 
     Args:
-      name: NAME[/config][:version], in TFDS_DATA_DIR or TFDS's default directory.
+      name: as `prepared_directory` takes it.
       buffer_bytes: how much the shuffle buffer may hold.
 
     Raises:
@@ -41,20 +41,47 @@ def open_tfds(name: str, buffer_bytes: int) -> Splits:
     )
 
 
-def _prepared(name: str) -> Any:
-    # Imported here: it takes a second, and only this source needs it.
-    import tensorflow_datasets as tfds
+def prepared_directory(name: str) -> Path:
+    """The directory that holds the files of a prepared data set.
 
-    root = Path(os.environ.get("TFDS_DATA_DIR") or tfds.core.constants.DATA_DIR).expanduser()
+    Args:
+      name: NAME[/config][:version] in TFDS_DATA_DIR or TFDS's default directory; or its directory.
+
+    Raises:
+      UserError: it is not prepared here, or its config must be named.
+    """
+    if os.path.isabs(name):
+        return Path(name)
+    root = _root()
     found = _versions(root, name)
     if not found:
         raise UserError(
             f"--data=tfds:{name} is not prepared under {root}: on a machine with a network run "
             f"`tfds build {name}`, or set TFDS_DATA_DIR to where it is"
         )
+    return found[-1]
+
+
+def _root() -> Path:
+    # TFDS's own default, which is found by an import that takes a second.
+    given = os.environ.get("TFDS_DATA_DIR")
+    if not given:
+        import tensorflow_datasets as tfds
+
+        given = tfds.core.constants.DATA_DIR
+    return Path(given).expanduser()
+
+
+def _prepared(name: str) -> Any:
+    # Imported here: it takes a second, and only this source needs it.
+    import tensorflow_datasets as tfds
+
+    directory = prepared_directory(name)
+    if not (directory / "dataset_info.json").exists():
+        raise UserError(f"--data=tfds:{name} holds no dataset_info.json: it is no TFDS directory")
     # tfds.load and tfds.builder ask the network for metadata, and offline they retry for minutes
     # (204 s here); a directory that is read does not.
-    builder = tfds.builder_from_directory(found[-1])
+    builder = tfds.builder_from_directory(directory)
     if builder.info.file_format.value != "tfrecord":
         raise UserError(
             f"--data=tfds:{name} is stored as {builder.info.file_format.value}: "

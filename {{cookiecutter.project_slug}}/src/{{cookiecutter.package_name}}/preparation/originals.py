@@ -12,6 +12,7 @@ from ..data.listing import (
     SYNTHETIC_COUNT,
     existing_directory,
     list_folder,
+    refuse_url,
     synthetic_directory,
     user_cache,
 )
@@ -95,6 +96,7 @@ def list_originals(source: str, cache_dir: str, keep: bool) -> Originals:
     Raises:
       UserError: whatever is wrong with the source.
     """
+    refuse_url(source)
     kind, _, rest = source.partition(":")
     if kind == "folder" and rest:
         return _folder(source, rest, KEPT_SUFFIXES if keep else SUFFIXES)
