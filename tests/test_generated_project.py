@@ -11,6 +11,8 @@ import pytest
 from conftest import Bake, environment
 from soundness import files_of
 
+# Tests that start the package by its name or depend on the answers: two bakes differ in no more.
+NAMED = ("settings", "runtime", "doctor", "service", "staged_data", "sources", "training")
 # What depends on the clock or the machine's load; all else must be the same in two runs.
 TIMED = ("examples_per_second", "step_ms", "seconds", "time")
 
@@ -60,7 +62,7 @@ def test_the_installed_project_passes_its_own_lint(installed: Path, python: Path
 def test_the_installed_commands_answer(installed: Path, python: Path, tmp_path: Path) -> None:
     helped = succeed([python, "-m", "my_training_project.train", "--help"], tmp_path)
     assert "--data" in helped and "--benchmark" in helped
-    for command in ("doctor", "prepare", "serve", "compare"):
+    for command in ("doctor", "prepare", "serve", "compare", "stage"):
         assert "--" in succeed([python, "-m", f"my_training_project.{command}", "--help"], tmp_path)
     assert "make train" in succeed(["make"], installed)
 
@@ -86,9 +88,10 @@ def test_the_projects_own_tests_pass(bake: Bake, python: Path, answers: dict[str
     project = bake(**answers)
     # Before the installed package's folder on the path, so that this bake's package is the tested.
     source = os.fspath(project / "src")
-    # The slow ones once: two bakes differ in nothing that those are about.
     chosen = "not slow and not real_time" if answers else "not real_time"
     options = ["-p", "no:cacheprovider", "-m", chosen]
+    if answers:
+        options += [f"tests/test_{name}.py" for name in NAMED]
     printed = succeed([python, "-m", "pytest", *options], project, PYTHONPATH=source)
     assert " passed" in printed and " failed" not in printed
 
