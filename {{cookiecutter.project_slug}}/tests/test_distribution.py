@@ -3,6 +3,7 @@
 import pytest
 import tensorflow as tf
 
+from {{cookiecutter.package_name}}.command_line import parse
 from {{cookiecutter.package_name}}.distribution import (
     Devices,
     batch_warning,
@@ -11,6 +12,7 @@ from {{cookiecutter.package_name}}.distribution import (
     choose_precision,
 )
 from {{cookiecutter.package_name}}.errors import UserError
+from {{cookiecutter.package_name}}.settings import Settings
 
 
 def gpus(count=1, capability=(8, 0)):
@@ -37,13 +39,13 @@ def test_precision_follows_what_the_gpu_computes_fast(capability, expected):
 
 
 def test_auto_is_one_device_without_a_scope_on_a_cpu():
-    devices = choose_devices("auto", 0)
+    devices = choose_devices(parse(Settings, []))
     assert devices.replicas == 1 and devices.kind == "CPU"
     assert devices.strategy is tf.distribute.get_strategy()
 
 
 def test_logical_devices_are_mirrored():
-    devices = choose_devices("auto", 2)
+    devices = choose_devices(parse(Settings, ["--logical_devices=2"]))
     assert isinstance(devices.strategy, tf.distribute.MirroredStrategy)
     assert devices.replicas == devices.strategy.num_replicas_in_sync == 2
 

@@ -33,15 +33,18 @@ class Restored:
 class Checkpoints:
     """The checkpoints of one run: the newest `keep`, and the best."""
 
-    def __init__(self, directory: Path, tracked: dict[str, Any], keep: int = 3) -> None:
+    def __init__(
+        self, directory: Path, tracked: dict[str, Any], keep: int = 3, chief: bool = True
+    ) -> None:
         """Makes the directory and removes the litter of killed saves.
 
         Args:
           directory: holds the `ckpt-STEP` directories.
           tracked: what to save, by name: trackable objects such as models, optimizers, variables.
           keep: how many of the newest to keep.
+          chief: False on all but one of several hosts: nothing is written or read then.
         """
-        self._directory, self._keep = directory, keep
+        self._directory, self._keep, self._chief = directory, keep, chief
         self._checkpoint = tf.train.Checkpoint(**tracked)
         directory.mkdir(parents=True, exist_ok=True)
         for litter in directory.glob(f"{PARTIAL}*"):
@@ -59,6 +62,8 @@ class Checkpoints:
           RunFailed: it cannot be written (a full disk, say); the earlier ones are still there.
         """
         target = self._directory / f"ckpt-{step:08d}"
+        if not self._chief:
+            return target
         if not target.exists() or damage(target):
             partial = self._directory / f"{PARTIAL}{os.getpid()}-{step}"
             try:
@@ -115,6 +120,8 @@ class Checkpoints:
 
     def newest(self) -> str:
         """The newest checkpoint's path, or words for none, for a message."""
+        if not self._chief:
+            return "host 0 names it"
         return str(self.paths()[-1]) if self.paths() else "none yet"
 
     def _prune(self) -> None:

@@ -1,4 +1,4 @@
-"""Which devices a run uses, and how they share a step: one, or several mirrored."""
+"""Which devices a run uses, and how they share a step: one, several mirrored, several hosts."""
 
 import dataclasses
 import functools
@@ -6,7 +6,11 @@ import os
 
 import tensorflow as tf
 
+from .cluster import Cluster, find_cluster
 from .errors import UserError
+from .hosts import Hosts
+from .multi_worker import join
+from .settings import Settings
 
 SMALL_BATCH = 8  # examples a replica; below, a GPU is mostly launching kernels
 
@@ -16,55 +20,106 @@ class Devices:
     """What a run computes on.
 
     Attributes:
-      strategy: MirroredStrategy over several devices; TensorFlow's default for one, so that there
-        no scope is needed and XLA stays possible.
+      strategy: MultiWorkerMirroredStrategy over several hosts, MirroredStrategy over several
+        devices; TensorFlow's default for one, so that there no scope is needed and XLA stays
+        possible.
       kind: "GPU" or "CPU".
-      names: logical device names, one a replica.
+      names: this host's logical device names, one a replica.
       compute_capability: the lowest among the GPUs, such as (8, 0); None on CPUs.
+      hosts: those of the run, with as many replicas on each.
     """
 
     strategy: tf.distribute.Strategy
     kind: str
     names: tuple[str, ...]
     compute_capability: tuple[int, int] | None
+    hosts: Hosts = dataclasses.field(default_factory=Hosts)
 
     @property
     def replicas(self) -> int:
-        return len(self.names)
+        """Of all hosts."""
+        return len(self.names) * self.hosts.count
 
     def __str__(self) -> str:
         how = "one device" if self.replicas == 1 else f"mirrored over {self.replicas}"
-        return f"{how} ({', '.join(self.names)})"
+        if self.hosts.count > 1:
+            how += f" on {self.hosts.count} hosts, found in {self.hosts.source}"
+        return f"{how} ({', '.join(self.names)}{' on each' * (self.hosts.count > 1)})"
 
 
-def choose_devices(strategy: str, logical_devices: int) -> Devices:
+def choose_cluster(strategy: str) -> Cluster | None:
+    """The several hosts to train with, if the strategy asks for them, or leaves it open: None else.
+
+    Raises:
+      UserError: TF_CONFIG or SLURM's environment is broken, or not there where it is asked for.
+    """
+    if strategy not in ("auto", "multi_worker"):
+        return None
+    cluster = find_cluster()
+    if cluster and len(cluster.addresses) > 1:
+        return cluster
+    if strategy == "multi_worker":
+        found = f"{cluster.source} has one host" if cluster else "there is no TF_CONFIG, nor srun"
+        raise UserError(
+            f"--strategy=multi_worker: {found}: start one process on each host, with srun or with "
+            "TF_CONFIG set, or use --strategy=auto"
+        )
+    return None
+
+
+def choose_devices(settings: Settings, cluster: Cluster | None = None) -> Devices:
     """Finds the devices and builds the strategy. Call it before any other use of TensorFlow.
 
     Args:
-      strategy: auto, one_device or mirrored.
-      logical_devices: split the CPU into this many devices, to try mirroring without GPUs; 0: no.
+      settings: the flags.
+      cluster: the hosts to train with, as `choose_cluster` found them.
 
     Raises:
       UserError: what was asked for is not there. GPUs that are present and that TensorFlow does
         not see are an error under every strategy: training on the CPU by surprise wastes days.
     """
-    if logical_devices:
-        names, kind = _split_cpu(logical_devices), "CPU"
+    strategy = settings.strategy
+    if settings.logical_devices:
+        kind, number = "CPU", _split_cpu(settings.logical_devices)
     else:
-        gpus = tf.config.list_physical_devices("GPU")
-        kind = "GPU" if gpus else "CPU"
-        names = tuple(device.name for device in tf.config.list_logical_devices(kind))
-        if not gpus:
-            names = names[:1]
+        # Physical ones: to list the logical ones starts TensorFlow, and no host can join then.
+        number = len(tf.config.list_physical_devices("GPU"))
+        kind = "GPU" if number else "CPU"
+        if not number:
+            number = 1
             _refuse_hidden_gpus(strategy)
-    if strategy == "mirrored" and len(names) < 2:
+    if strategy == "mirrored" and number < 2:
         raise UserError(
             f"--strategy=mirrored: TensorFlow sees one {kind}, mirroring takes two: "
             "use --strategy=auto, or --logical_devices=2 to try it on a CPU"
         )
+    capability = _compute_capability(kind)
+    if cluster:
+        return _on_hosts(cluster, kind, number, capability, settings)
+    if strategy == "multi_worker":
+        raise UserError("--strategy=multi_worker is for training: measure on one host, with auto")
+    names = tuple(device.name for device in tf.config.list_logical_devices(kind)[:number])
     names = names[:1] if strategy == "one_device" else names
     chosen = tf.distribute.get_strategy() if len(names) == 1 else _mirrored(names)
-    return Devices(chosen, kind, names, _compute_capability(kind))
+    return Devices(chosen, kind, names, capability)
+
+
+def _on_hosts(
+    cluster: Cluster,
+    kind: str,
+    number: int,
+    capability: tuple[int, int] | None,
+    settings: Settings,
+) -> Devices:
+    all_reduce, pack_bytes = settings.all_reduce, settings.pack_mb << 20
+    if all_reduce == "nccl" and kind == "CPU":
+        raise UserError("--all_reduce=nccl: NCCL is between GPUs, here are none: use auto or ring")
+    strategy = join(cluster, kind, number, all_reduce, pack_bytes, settings.stall_seconds)
+    hosts = Hosts(strategy, len(cluster.addresses), cluster.index, cluster.source)
+    if capability:  # the lowest of all hosts', or they would choose different precisions
+        capability = min((int(major), int(minor)) for major, minor in hosts.gather(capability))
+    names = tuple(f"/device:{kind}:{i}" for i in range(number))
+    return Devices(strategy, kind, names, capability, hosts)
 
 
 def check_batch(batch_size: int, replicas: int, accumulate: int) -> None:
@@ -117,7 +172,8 @@ def _mirrored(names: tuple[str, ...]) -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy(list(names))
 
 
-def _split_cpu(parts: int) -> tuple[str, ...]:
+def _split_cpu(parts: int) -> int:
+    """Makes so many logical CPUs of one, and returns how many."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     try:
         tf.config.set_logical_device_configuration(
@@ -129,7 +185,7 @@ def _split_cpu(parts: int) -> tuple[str, ...]:
             raise UserError(
                 f"--logical_devices={parts}: TensorFlow has already started in this process"
             ) from None
-    return tuple(device.name for device in tf.config.list_logical_devices("CPU")[:parts])
+    return parts
 
 
 def _refuse_hidden_gpus(strategy: str) -> None:

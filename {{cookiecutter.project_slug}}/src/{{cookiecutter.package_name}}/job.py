@@ -17,10 +17,13 @@ from .data.pipeline import evaluation_batches, evaluation_count, training_batche
 from .data.service import service_batches
 from .data.sources import Splits
 from .distribution import Devices, batch_warning, check_batch, choose_devices, choose_precision
+from .errors import UserError
 from .loop import Loop
 from .model import build_optimizer, build_schedule
 from .settings import Settings
 from .staged_data import staged_data
+
+BAD_RECORDS = "bad_records.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,13 +64,18 @@ class Job:
             steps = self.steps - step
             return service_batches(train, decode, batch_size, seed, start, steps, address)
         threads = self.settings.host_threads
-        return training_batches(train, decode, batch_size, seed, start, in_order, threads)
+        hosts = self.devices.hosts
+        return training_batches(
+            train, decode, batch_size, seed, start, in_order, threads, hosts.index, hosts.count
+        )
 
     @functools.cached_property
     def evaluation_batches(self) -> Any:
         """The validation split, distributed; iterated anew at every evaluation."""
-        batch_size = self.settings.batch_size
-        batches = evaluation_batches(self.splits.validation, self.decode_evaluation, batch_size)
+        batch_size, hosts = self.settings.batch_size, self.devices.hosts
+        batches = evaluation_batches(
+            self.splits.validation, self.decode_evaluation, batch_size, hosts.index, hosts.count
+        )
         return self.loop.distribute(batches)
 
     @property
@@ -87,6 +95,11 @@ class Job:
             "seeds": seeds,
             "ema": self.loop.ema,
         }
+
+    def variables(self) -> list[tf.Variable]:
+        """The variables of `tracked`, for the hosts to agree on."""
+        kept = [*self.model.variables, *self.optimizer.variables]
+        return [*(v.value for v in kept), *self.tracked()["seeds"], *self.loop.ema]
 
     def evaluation_steps(self) -> list[int]:
         """The steps after which to evaluate, in order; the last step is always among them."""
@@ -119,22 +132,30 @@ class Job:
         return self.steps * self.settings.batch_size / self.splits.train.count
 
 
-def build(settings: Settings, run_path: Path) -> Job:
+def build(settings: Settings, run_path: Path, devices: Devices | None = None) -> Job:
     """Builds what the settings ask for, from the devices up.
 
     Args:
       settings: the flags.
       run_path: the run's directory, where the list of bad records is kept.
+      devices: what it computes on, if that is chosen already.
     """
     if settings.deterministic:
         tf.config.experimental.enable_op_determinism()
-    devices = choose_devices(settings.strategy, settings.logical_devices)
+    devices = devices or choose_devices(settings)
     on_gpu = devices.kind == "GPU"
     settings = task.fill_in(settings, on_gpu)
     if settings.augment == "auto":
         settings = dataclasses.replace(settings, augment="device" if on_gpu else "host")
     check_batch(settings.batch_size, devices.replicas, settings.accumulate)
-    return assemble(settings, devices, _open(settings, run_path))
+    hosts = devices.hosts
+    for chiefs_turn in (True, False):  # it looks for bad records, and the others leave out the same
+        with hosts.together():
+            if hosts.chief == chiefs_turn:
+                splits = _open(settings, run_path)
+                _check_hosts(settings, splits, hosts.count)
+        hosts.copy_from_chief(run_path / BAD_RECORDS)
+    return assemble(settings, devices, splits)
 
 
 def assemble(settings: Settings, devices: Devices, splits: Splits) -> Job:
@@ -170,8 +191,21 @@ def assemble(settings: Settings, devices: Devices, splits: Splits) -> Job:
             accumulate=settings.accumulate,
             ema=settings.ema,
             jit=jit,
+            agree=devices.hosts.least,
         )
     return Job(settings, devices, precision, jit, splits, model, schedule, optimizer, loop, steps)
+
+
+def _check_hosts(settings: Settings, splits: Splits, hosts: int) -> None:
+    """Raises `UserError` unless each of several hosts can have a share of what there is."""
+    if hosts > 1 and settings.data_service:
+        raise UserError(
+            f"--data_service: {hosts} hosts would each get all of the records: leave the flag out"
+        )
+    if splits.validation.count < hosts:
+        raise UserError(
+            f"{splits.validation.count} records to validate for {hosts} hosts: some had none"
+        )
 
 
 def _open(settings: Settings, run_path: Path) -> Splits:
@@ -184,7 +218,7 @@ def _open(settings: Settings, run_path: Path) -> Splits:
         decode = functools.partial(
             task.decode_whole, settings=settings, classes=len(splits.classes)
         )
-        kept = run_path / "bad_records.json"
+        kept = run_path / BAD_RECORDS
         splits = leave_out_bad(splits, decode, settings.bad_budget, kept)
     if settings.cache == "memory":
         return dataclasses.replace(splits, train=in_memory(splits.train))

@@ -20,6 +20,7 @@ Batch = tuple[Any, Any, Any]
 Prepare = Callable[[Any, Any, Any], tuple[Any, Any]]
 # (targets, outputs) -> float32 [batch]
 Loss = Callable[[Any, Any], Any]
+Agree = Callable[[int], int]
 
 
 class Loop:
@@ -44,6 +45,7 @@ class Loop:
         accumulate: int = 1,
         ema: float = 0.0,
         jit: bool = False,
+        agree: Agree = int,
     ) -> None:
         """Call it inside the strategy's scope.
 
@@ -59,12 +61,13 @@ class Loop:
           accumulate: parts that each replica's batch is computed in, one after the other.
           ema: decay of the averaged weights that evaluation uses; 0 for none.
           jit: compile forward and backward with XLA.
+          agree: makes the number of steps of a call that of the other hosts.
         """
         self.strategy, self.model, self.optimizer = strategy, model, optimizer
         self.metrics, self.val_loss = metrics, keras.metrics.Mean("loss")
         self._loss, self._batch_size, self._accumulate = loss, batch_size, accumulate
         self._prepare_training, self._prepare_evaluation = prepare_training, prepare_evaluation
-        self._decay = ema
+        self._decay, self._agree_on_steps = ema, agree
         self._statistics = [
             v
             for v in model.non_trainable_variables
@@ -112,18 +115,17 @@ class Loop:
         Args:
           batches: (features, labels, weights), as `distribute` gave them.
           count: how many batches there are.
-          stop: asked between calls; when it says yes, the evaluation is given up.
+          stop: asked between calls; when it says yes on any host, the evaluation is given up.
 
         Returns:
           {"loss": ..., and each metric by name}, or None if given up.
         """
         for metric in [self.val_loss, *self.metrics]:
             metric.reset_state()
-        left, iterator, pace = count, iter(batches), CallPace(0)
+        left, iterator, pace = count, iter(batches), CallPace(0, self._agree_on_steps)
         self._swap_averages()
         try:
-            while left and not stop():
-                steps = pace.take(left)
+            while left and (steps := pace.take(left, stop())):
                 with pace:
                     self._evaluate_call(iterator, tf.constant(steps))
                 left -= steps
@@ -136,7 +138,8 @@ class Loop:
     def distribute(self, batches: tf.data.Dataset) -> Any:
         """Gives each replica its even share of every batch, ahead of time on its own device."""
         if self.strategy.num_replicas_in_sync > 1:
-            return self.strategy.experimental_distribute_dataset(batches)
+            each = batches.element_spec[-1].shape[0] // len(self.strategy.extended.worker_devices)
+            return self.strategy.distribute_datasets_from_function(lambda _: batches.rebatch(each))
         gpus = tf.config.list_logical_devices("GPU")
         if gpus:
             # The copy of the next batch runs beside the computation of this one.
@@ -277,15 +280,23 @@ class CallPace:
     compiles, so it runs one step and is not counted.
     """
 
-    def __init__(self, fixed: int) -> None:
-        """`fixed`: always this many steps; 0 to measure."""
+    def __init__(self, fixed: int, agree: Agree = int) -> None:
+        """Starts with one step, if their number is not fixed.
+
+        Args:
+          fixed: always this many steps; 0 to measure.
+          agree: the number of steps on this host -> the least of all hosts.
+        """
         self._fixed, self.steps, self._calls = fixed, fixed or 1, 0
-        self._taken = self.steps
+        self._taken, self._agree = self.steps, agree
         self.seconds = 0.0  # that the last call took
 
-    def take(self, left: int) -> int:
-        """The steps of the next call: what the pace gives, or the few that are left."""
-        self._taken = min(self.steps, left)
+    def take(self, left: int, stop: bool = False) -> int:
+        """The steps of the next call: what the pace gives, or the few that are left.
+
+        None if this host, or another, is to `stop`: so all of them do, after the same step.
+        """
+        self._taken = self._agree(0 if stop else min(self.steps, left))
         return self._taken
 
     def __enter__(self) -> None:

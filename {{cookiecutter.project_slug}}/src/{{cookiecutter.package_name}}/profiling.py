@@ -12,7 +12,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from .errors import UserError
-from .loop import CallPace
+from .loop import Agree, CallPace
 
 
 def parse_window(text: str) -> range:
@@ -49,18 +49,19 @@ class Profile:
     signal or an error, the trace is still written.
     """
 
-    def __init__(self, window: range, directory: Path, step: int) -> None:
+    def __init__(self, window: range, directory: Path, step: int, agree: Agree = int) -> None:
         """Sets the window, and says so if it lies behind a resumed run.
 
         Args:
           window: the steps to trace, by how many were made before.
           directory: TensorBoard's; the trace goes below its plugins/profile.
           step: how many steps the run has made.
+          agree: see `CallPace`.
         """
         self._window, self._directory = window, directory
         if window and window.stop <= step:
             print(f"profile: step {window.stop} is behind: nothing is traced", file=sys.stderr)
-        self._single = CallPace(1)
+        self._single = CallPace(1, agree)
         self._traced: list[int] = []  # steps, in the trace that is being made
 
     def __enter__(self) -> "Profile":

@@ -12,7 +12,13 @@ class Progress:
     """Counts towards a known total; shows the rate and the time left on standard error."""
 
     def __init__(
-        self, what: str, total: int, unit: str, start: int = 0, as_json: bool = False
+        self,
+        what: str,
+        total: int,
+        unit: str,
+        start: int = 0,
+        as_json: bool = False,
+        quiet: bool = False,
     ) -> None:
         """Starts the clock.
 
@@ -22,13 +28,14 @@ class Progress:
           unit: what is counted, such as "step"; "B" for bytes, which are shown as KiB, MiB, ...
           start: the count already reached when this process began.
           as_json: print lines of JSON instead of sentences, and no bar.
+          quiet: count only: another process of the run shows the progress.
         """
         self._what, self._total, self._unit, self._as_json = what, total, unit, as_json
         self._count = self._start = start
         self._note = ""
         self._began = self._printed = time.monotonic()
-        self._bar = None
-        if sys.stderr.isatty() and not as_json:
+        self._bar, self._quiet = None, quiet
+        if sys.stderr.isatty() and not as_json and not quiet:
             from tqdm import tqdm  # imported late: it takes longer than a second call of `stage`
 
             self._bar = tqdm(
@@ -48,7 +55,7 @@ class Progress:
         if self._bar is not None:
             self._bar.set_postfix_str(self._note, refresh=False)
             self._bar.update(count)
-        elif time.monotonic() - self._printed >= LINE_EVERY:
+        elif time.monotonic() - self._printed >= LINE_EVERY and not self._quiet:
             self._print_line()
 
     def extend(self, count: int) -> None:

@@ -3,6 +3,7 @@
 import datetime
 import fcntl
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,23 @@ from .settings import Settings
 class RunDirectory:
     """One run's directory, held by one process at a time."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, chief: bool = True) -> None:
         """Opens `--run_dir`, or a new directory named after the time.
+
+        Args:
+          settings: of the run.
+          chief: False on all but one of several hosts: they write to a temporary directory.
 
         Raises:
           UserError: it is no directory, another process is using it, or it holds a run that was
             started with other settings.
         """
         now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
-        self.path = Path(settings.run_dir or f"runs/{now}").expanduser()
+        directory = settings.run_dir or f"runs/{now}"
+        if not chief:
+            self._temporary = tempfile.TemporaryDirectory()
+            directory = self._temporary.name
+        self.path = Path(directory).expanduser()
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"--run_dir={self.path} is a file: name a directory")
         try:

@@ -35,9 +35,19 @@ class Settings:
     )
     strategy: str = flag(
         "auto",
-        "how replicas share a step; auto: mirrored over all GPUs, one_device for fewer than two",
-        choices=("auto", "one_device", "mirrored"),
+        "how replicas share a step; auto: multi_worker where TF_CONFIG or srun name several hosts, "
+        "else mirrored over all GPUs, one_device for fewer than two",
+        choices=("auto", "one_device", "mirrored", "multi_worker"),
         free=True,
+    )
+    all_reduce: str = flag(
+        "auto",
+        "how the hosts of multi_worker add up gradients; auto: nccl between GPUs, else ring",
+        choices=("auto", "nccl", "ring"),
+        free=True,
+    )
+    pack_mb: int = flag(
+        0, "MiB of gradients that multi_worker adds up at a time; 0: all at once", low=0, free=True
     )
     logical_devices: int = flag(
         0, "split the CPU into this many devices, to try --strategy=mirrored", low=0, free=True
@@ -104,6 +114,12 @@ class Settings:
     evaluate_steps: int = flag(0, "steps between evaluations; 0: every epoch", low=0, free=True)
     checkpoint_seconds: int = flag(
         300, "longest time between checkpoints; each evaluation makes one too", low=1, free=True
+    )
+    stall_seconds: int = flag(
+        600,
+        "without progress, after which the run says where it stands and ends; 0: never",
+        low=0,
+        free=True,
     )
     profile: str = flag(
         "", "START:STOP: trace the steps after START up to STOP, for TensorBoard", free=True

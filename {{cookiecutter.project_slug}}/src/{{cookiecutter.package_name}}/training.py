@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-import signal
+import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +13,9 @@ import tensorflow as tf
 
 from . import task
 from .checkpoints import Checkpoints
+from .command_line import to_json
 from .data.pipeline import examples_ahead, explain_bad_record
+from .distribution import Devices, choose_cluster, choose_devices
 from .errors import TERMINATED, NotFinite, RunFailed
 from .job import Job, build
 from .loop import CallPace, require_finite
@@ -21,7 +23,10 @@ from .profiling import Profile, check_window, parse_window
 from .progress import Progress
 from .run_directory import RunDirectory
 from .settings import Settings
+from .signals import Stop
+from .state import State, result_of, summary_of
 from .telemetry import GpuSampler
+from .watchdog import Watchdog
 
 # What TensorFlow raises at a record that is bad, damaged, missing, or gone with its file.
 BAD_DATA = (
@@ -30,71 +35,58 @@ BAD_DATA = (
     tf.errors.FailedPreconditionError,
     tf.errors.NotFoundError,
 )
+HOSTS_OWN = ("run_dir", "cache_dir", "host_threads", "stall_seconds")  # a host's own affair
 LOG_LINES = 200  # in metrics.jsonl over a whole run: enough for a curve, few enough to read
-
-
-@dataclasses.dataclass
-class State:
-    """Where a run stands: what a checkpoint keeps beside the tensors."""
-
-    step: int = 0
-    seconds: float = 0.0  # of training and evaluation, over all restarts
-    best: float | None = None  # validation metric
-    best_step: int = 0
-    evaluated: int = 0  # the last step after which there was an evaluation
-    validation: dict[str, float] | None = None  # the latest
-    window: list[float] = dataclasses.field(default_factory=list)  # losses since the last log line
-
-
-class Stop:
-    """SIGTERM, as schedulers send it: the loop asks `stop()` and ends at the next call.
-
-    Until `hold` is called there is nothing to save and the process ends at once.
-    """
-
-    def __init__(self) -> None:
-        self._asked = self._held = False
-        signal.signal(signal.SIGTERM, self._receive)
-
-    def hold(self) -> None:
-        self._held = True
-
-    def __call__(self) -> bool:
-        return self._asked
-
-    def _receive(self, number: int, frame: object) -> None:
-        self._asked = True
-        if not self._held:
-            raise SystemExit(TERMINATED)
 
 
 def train(settings: Settings) -> int:
     """Trains to the end or to SIGTERM, resuming what the run holds. Returns the exit code."""
-    stop = Stop()
     profiled = parse_window(settings.profile)
-    run = RunDirectory(settings)
-    job = build(settings, run.path)
+    # Before SIGTERM is caught: it must end a host that waits for the others.
+    devices = choose_devices(settings, choose_cluster(settings.strategy))
+    with devices.hosts.noticing_absence():
+        return _train(settings, devices, profiled)
+
+
+def _train(settings: Settings, devices: Devices, profiled: range) -> int:
+    hosts, state = devices.hosts, State()
+    watchdog = Watchdog("train", settings.stall_seconds, lambda: _stalled(state))
+    stop = Stop(watchdog)
+    hosts.require_same(to_json(settings), HOSTS_OWN)
+    with hosts.together():
+        run = RunDirectory(settings, hosts.chief)
+    job = build(settings, run.path, devices)
     check_window(profiled, job.steps)
-    print(job.describe(), flush=True)
-    checkpoints = Checkpoints(run.checkpoints, job.tracked())
-    state = State()
-    restored = checkpoints.restore()
-    if restored:
-        state = State(**restored.state)
-        print(f"resuming {run.path} after step {state.step:,} of {job.steps:,}", flush=True)
+    hosts.say(job.describe())
+    checkpoints = Checkpoints(run.checkpoints, job.tracked(), chief=hosts.chief)
+    if _resume(job, checkpoints, state):
+        hosts.say(f"resuming {run.path} after step {state.step:,} of {job.steps:,}")
     run.rewind(state.step)
     stop.hold()
     reason = "failed"
     try:
-        with Profile(profiled, run.path / "events", state.step) as profile:
+        with watchdog, Profile(profiled, run.path / "events", state.step, hosts.least) as profile:
             reason = _fit(job, run, checkpoints, state, stop, profile)
     except NotFinite:
         reason = "nan_loss"
         raise
     finally:
-        run.finish(_result(job, state, reason))
-    print(_summary(run, job, state, reason), flush=True)
+        run.finish(result_of(job, state, reason))
+    hosts.say(summary_of(run.path, job, state, reason))
     return TERMINATED if reason == "terminated" else 0
+
+
+def _resume(job: Job, checkpoints: Checkpoints, state: State) -> bool:
+    """Restores the newest checkpoint, on all hosts from the chief's; False if there is none."""
+    hosts = job.devices.hosts
+    with hosts.together():
+        restored = checkpoints.restore()
+    values = json.loads(hosts.texts(json.dumps(restored.state if restored else {}))[0])
+    for name, value in values.items():
+        setattr(state, name, value)
+    if values:
+        hosts.follow_chief(job.variables())
+    return bool(values)
 
 
 def _fit(
@@ -108,39 +100,50 @@ def _fit(
     """Runs the steps and evaluations that are left; returns why it ended."""
     borders = job.evaluation_steps()
     epoch = sum(step <= state.evaluated for step in borders)
-    usual_pace = CallPace(job.settings.steps_per_call)
+    hosts = job.devices.hosts
+    usual_pace = CallPace(job.settings.steps_per_call, hosts.least)
     callbacks = start_callbacks(job, epoch)
     iterator = iter(job.loop.distribute(job.training_batches(state.step)))
     saved_at = time.monotonic()
     with (
-        Progress("train", job.steps, "step", state.step) as progress,
+        Progress("train", job.steps, "step", state.step, quiet=not hosts.chief) as progress,
         GpuSampler(job.devices.names) as gpus,
     ):
         if gpus.absent and job.devices.kind == "GPU":
             progress.say(f"no figures of the GPUs in the log: {gpus.absent}")
-        while epoch < len(borders) and not stop() and not job.model.stop_training:
+        while epoch < len(borders):
             left = borders[epoch] - state.step
             if left:
                 pace = profile.pace(state.step, usual_pace)
-                steps = pace.take(profile.cut(state.step, left))
+                ended = stop() or job.model.stop_training
+                steps = pace.take(profile.cut(state.step, left), ended)
+                if not steps:
+                    break
                 with profile.step(state.step):
                     losses = _call(job, run, checkpoints, state, iterator, pace, steps, gpus)
                 callbacks.on_train_batch_end(state.step - 1, {"loss": float(losses[-1])})
                 rate = steps * job.settings.batch_size / pace.seconds
                 progress.advance(steps, f"loss {losses[-1]:.4f}, {rate:,.0f} examples/s")
+            elif hosts.any(job.model.stop_training):
+                break
             elif _evaluate(job, run, checkpoints, state, stop):
-                callbacks.on_epoch_end(epoch, _named(state))
+                callbacks.on_epoch_end(epoch, state.named())
                 epoch, saved_at = epoch + 1, time.monotonic()
                 if epoch < len(borders):
                     callbacks.on_epoch_begin(epoch)
+            else:
+                break
             if time.monotonic() - saved_at > job.settings.checkpoint_seconds:
                 checkpoints.save(state.step, dataclasses.asdict(state))
                 saved_at = time.monotonic()
     callbacks.on_train_end()
+    if epoch < len(borders):
+        with hosts.together():
+            checkpoints.save(state.step, dataclasses.asdict(state))
+    terminated = hosts.any(stop())  # asked of all in any case: none leaves while the chief writes
     if epoch == len(borders):
         return "completed"
-    checkpoints.save(state.step, dataclasses.asdict(state))
-    return "terminated" if stop() else "stopped_by_callback"
+    return "terminated" if terminated else "stopped_by_callback"
 
 
 def start_callbacks(job: Job, epoch: int = 0) -> keras.callbacks.CallbackList:
@@ -215,7 +218,7 @@ def _evaluate(
     better = state.best is None or sign * metric > sign * state.best
     if better:
         state.best, state.best_step = metric, state.step
-    run.log({"step": state.step, "epoch": _epoch(job, state.step), **_named(state)})
+    run.log({"step": state.step, "epoch": _epoch(job, state.step), **state.named()})
     checkpoints.save(state.step, dataclasses.asdict(state), best=better)
     return True
 
@@ -276,34 +279,8 @@ def _epoch(job: Job, step: int) -> float:
     return step * job.settings.batch_size / job.splits.train.count
 
 
-def _named(state: State) -> dict[str, float]:
-    return {f"val_{name}": value for name, value in (state.validation or {}).items()}
-
-
-def _result(job: Job, state: State, reason: str) -> dict[str, Any]:
-    final = (state.validation or {}).get(task.METRIC)
-    return {
-        "schema": 1,
-        "last_step": state.step,
-        "metric": f"val_{task.METRIC}",
-        "final": final,
-        "best": state.best,
-        "best_step": state.best_step,
-        "higher_is_better": task.HIGHER_IS_BETTER,
-        "validation_examples": job.splits.validation.count,
-        "examples_seen": state.step * job.settings.batch_size,
-        "seconds": round(state.seconds, 3),
-        "exit_reason": reason,
-    }
-
-
-def _summary(run: RunDirectory, job: Job, state: State, reason: str) -> str:
-    result = _result(job, state, reason)
-    score = "not evaluated"
-    if result["final"] is not None:
-        score = f"val_{task.METRIC} {result['final']:.4f}"
-        score += f", best {state.best:.4f} at step {state.best_step:,}"
+def _stalled(state: State) -> str:
     return (
-        f"{reason}: {score}; {state.step:,} steps, {result['examples_seen']:,} examples, "
-        f"{state.seconds:.1f} s\n{run.path}"
+        f"after step {state.step:,} the input, a device or another host does not answer; start "
+        "the same command again to resume, with --stall_seconds=0 to wait for ever"
     )

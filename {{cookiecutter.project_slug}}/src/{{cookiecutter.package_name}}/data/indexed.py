@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .sources import FOREVER, READERS, Record
+from .sources import FOREVER, READERS, Record, Share
 
 PERMUTED = 256  # indices permuted at a time: one by one, calling the function cost more than it
 
@@ -42,9 +42,14 @@ class Indexed:
     def in_order(self) -> tf.data.Dataset:
         return self._loaded(tf.data.Dataset.range(self.first, self.first + self.count))
 
-    def shuffled(self, seed: int, start: int) -> tf.data.Dataset:
-        positions = tf.data.Dataset.range(start, FOREVER).batch(PERMUTED)
-        return self._loaded(positions.map(self._permutation(seed)).unbatch())
+    def shuffled(self, seed: int, start: int, share: Share | None = None) -> tf.data.Dataset:
+        permuted = self._permutation(seed)
+        if share is None or share.hosts == 1:
+            indices = tf.data.Dataset.range(start, FOREVER).batch(PERMUTED).map(permuted)
+        else:
+            numbers = tf.data.Dataset.range(FOREVER).batch(PERMUTED)
+            indices = numbers.map(lambda n: permuted(start + share.positions(n)))
+        return self._loaded(indices.unbatch())
 
     def epoch(self, seed: int, epoch: int) -> tf.data.Dataset:
         begin, end = epoch * self.count, (epoch + 1) * self.count

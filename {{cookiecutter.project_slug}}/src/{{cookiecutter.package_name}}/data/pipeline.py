@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..runtime import usable_cpus
 from .indexed import Indexed
 from .raw import intact
-from .sources import READERS, Record, Source, as_tuple, names_of
+from .sources import READERS, Record, Share, Source, as_tuple, names_of
 
 # (records of a batch, the examples' indices in training, int64 [batch]) -> (features, labels), any
 # structures of tensors whose leading dimension is the batch
@@ -34,6 +34,8 @@ def training_batches(
     start: int = 0,
     in_order: bool = True,
     threads: int = 0,
+    host: int = 0,
+    hosts: int = 1,
 ) -> tf.data.Dataset:
     """Batches of training examples without end.
 
@@ -48,35 +50,42 @@ def training_batches(
       start: training examples already consumed, to resume after them.
       in_order: False gives batches as they are decoded, to measure what keeping the order costs.
       threads: batches, or parts of them, decoded at a time; 0: one more than there are CPUs.
+      host, hosts: which of how many hosts this is; each gets its share of every batch.
 
     Returns:
-      (features, labels, index) with a static leading dimension batch_size; index is int64
-      [batch_size], the examples' positions in training, from which the device draws its randomness.
+      (features, labels, index) with a static leading dimension batch_size / hosts; index is int64
+      of that shape, the examples' positions in training, from which the device draws its
+      randomness.
     """
-    elements = source.shuffled(seed, start)
-    return _batches(elements, source, decode, batch_size, start, in_order, threads)
+    share = Share(batch_size, host, hosts)
+    elements = source.shuffled(seed, start, share)
+    return _batches(elements, source, decode, share, start, in_order, threads)
 
 
-def evaluation_batches(source: Source, decode: Decode, batch_size: int) -> tf.data.Dataset:
+def evaluation_batches(
+    source: Source, decode: Decode, batch_size: int, host: int = 0, hosts: int = 1
+) -> tf.data.Dataset:
     """Every example of a split once, in batches of one static size.
 
     Args:
       source: the validation split.
       decode: what the host does with a batch of records; its indices are their places in the split.
       batch_size: examples of a global batch.
+      host, hosts: which of how many hosts this is; each gets an even run of the split's examples.
 
     Returns:
-      (features, labels, weights) batches; weights is float32 [batch_size]: 1 for an example, 0 for
-      the first ones of the split once more, which fill the last batch up. There are
-      `evaluation_count(source, batch_size)` of them.
+      (features, labels, weights) batches of batch_size / hosts; weights is float32 of that shape: 1
+      for an example, 0 for the first ones of the host's run once more, which fill its last batch
+      up. On every host there are `evaluation_count(source, batch_size)` of them.
     """
-    count = evaluation_count(source, batch_size)
+    count, size = evaluation_count(source, batch_size), batch_size // hosts
+    source = source.share(host, hosts)
 
     def weighted(features: Any, labels: Any, positions: tf.Tensor) -> tuple[Any, Any, tf.Tensor]:
         return features, labels, tf.cast(positions < source.count, tf.float32)
 
-    elements = source.in_order().repeat().take(count * batch_size)
-    batches = _batches(elements, source, decode, batch_size, 0).map(weighted)
+    elements = source.in_order().repeat().take(count * size)
+    batches = _batches(elements, source, decode, Share(size), 0).map(weighted)
     return batches.apply(tf.data.experimental.assert_cardinality(count))
 
 
@@ -157,17 +166,17 @@ def _batches(
     elements: tf.data.Dataset,
     source: Source,
     decode: Decode,
-    batch_size: int,
+    share: Share,
     start: int,
     in_order: bool = True,
     threads: int = 0,
 ) -> tf.data.Dataset:
-    """(features, labels, positions) batches of the elements at `start`, start + 1, ..."""
-    part = _part(batch_size)
+    """(features, labels, positions) batches of a share's elements from position `start` on."""
+    part = _part(share.size)
     read_once = -(-start // source.count) * source.count + source.count
 
     def decode_at(number: tf.Tensor, element: Any) -> tuple[Any, Any, tf.Tensor]:
-        positions = start + part * number + tf.range(part, dtype=tf.int64)
+        positions = start + share.positions(part * number + tf.range(part, dtype=tf.int64))
         records = _verified(source.read(*as_tuple(element)), positions[0] < read_once)
         return *decode(records, positions), positions
 
@@ -179,8 +188,8 @@ def _batches(
         .enumerate()
         .map(decode_at, num_parallel_calls=threads or usable_cpus() + 1, deterministic=in_order)
     )
-    if part < batch_size:
-        parts = parts.batch(batch_size // part, drop_remainder=True).map(_join)
+    if part < share.size:
+        parts = parts.batch(share.size // part, drop_remainder=True).map(_join)
     return parts.prefetch(AHEAD).with_options(_options(source, threads))
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from .sources import FOREVER, READERS, Record
+from .sources import FOREVER, READERS, Record, Share
 
 # More epochs than a run has. Not 2^31: tf.data's shuffle takes its seed modulo 2^31 - 1.
 SEED_STRIDE = 1_000_003
@@ -88,7 +88,7 @@ class Shards:
         pieces = tf.data.Dataset.from_tensor_slices(self._columns())
         return pieces.flat_map(self._read_piece)
 
-    def shuffled(self, seed: int, start: int) -> tf.data.Dataset:
+    def shuffled(self, seed: int, start: int, share: Share | None = None) -> tf.data.Dataset:
         columns, cycle = self._columns(), min(READERS, len(self.pieces))
 
         def one_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
@@ -98,7 +98,10 @@ class Shards:
             return self._shuffle(elements, seed, epoch)
 
         epochs = tf.data.Dataset.range(start // self.count, FOREVER)
-        return epochs.flat_map(one_epoch).skip(start % self.count)
+        elements = epochs.flat_map(one_epoch).skip(start % self.count)
+        # One buffer shuffles for all hosts, so that the order hangs on none of them: each reads all
+        # files, and decodes its share alone.
+        return share.of(elements) if share else elements
 
     def epoch(self, seed: int, epoch: int) -> tf.data.Dataset:
         counts = [piece.take for piece in self.pieces]
