@@ -314,7 +314,7 @@ def _count(turns: int) -> int:
 
 @functools.cache
 def _turns_a_ms() -> float:
-    return 20_000 / (1000 * _best_of(lambda: _count(20_000)))
+    return 20_000 / (1000 * _seconds_of(lambda: _count(20_000)))
 
 
 ROW = 512  # pixels
@@ -329,16 +329,17 @@ def _jpeg(rows: int) -> bytes:
 @functools.cache
 def _rows_a_ms() -> float:
     jpeg = tf.constant(_jpeg(1000))
-    return 1000 / (1000 * _best_of(lambda: tf.io.decode_jpeg(jpeg, channels=3).numpy()))
+    return 1000 / (1000 * _seconds_of(lambda: tf.io.decode_jpeg(jpeg, channels=3).numpy()))
 
 
-def _best_of(work: Callable[[], Any], times: int = 15) -> float:
-    def once() -> float:
-        began = time.perf_counter()
+def _seconds_of(work: Callable[[], Any], seconds: float = 1.0) -> float:
+    """The mean over so long that a CPU's speed of a moment does not pass for its own."""
+    work()  # the first one also makes room
+    began, times = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
         work()
-        return time.perf_counter() - began
-
-    return min(once() for _ in range(times))
+        times += 1
+    return (time.perf_counter() - began) / times
 
 
 def true_speedup(scenario: Scenario, changes: Sequence[str], pace: Pace) -> dict[str, list[float]]:

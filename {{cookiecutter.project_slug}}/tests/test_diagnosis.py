@@ -50,6 +50,13 @@ def test_what_the_parts_cannot_explain_stays_a_residual():
     assert model.residual == pytest.approx(60 / 38, rel=0.01)
 
 
+def test_an_input_that_costs_more_than_its_own_time_is_not_laid_to_the_host():
+    model = fit(80.0, 50.0, Parts(input=16.0, host=0.01, copy=0.0, device=50.0))
+    assert model.residual == pytest.approx(80 / 66, rel=0.01)  # more than in turn: seen still
+    assert model.without_input() == pytest.approx(50.01)
+    assert model.step() == pytest.approx(80.0)
+
+
 def test_an_input_alone_that_seems_slower_than_the_whole_does_not_make_the_device_faster():
     model = fit(44.0, 26.0, Parts(input=53.0, host=0.01, copy=0.0, device=26.0))
     assert model.residual == pytest.approx(44 / 53)  # it is still seen that they do not fit

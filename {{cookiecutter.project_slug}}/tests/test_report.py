@@ -515,6 +515,14 @@ def test_a_healthy_job_is_told_to_stop_tuning():
     assert "Try first" not in html(document) and "TRY FIRST" not in screen(document)
 
 
+def test_where_nothing_is_predicted_or_confirmed_the_screen_says_so():
+    document = {**storage_bound(), "predictions": [], "confirmations": []}
+    assert "predicted  Nothing is predicted:" in screen(document)
+    assert "confirmed" not in screen(document)
+    document["settings"] = {**document["settings"], "confirm": True}
+    assert "confirmed  Nothing was tried:" in screen(document)
+
+
 def test_an_undecided_job_is_told_what_it_may_be():
     header = Page(html(undecided())).all("header")[0]["text"]
     assert "records to be read" in header and "images to be decoded" in header

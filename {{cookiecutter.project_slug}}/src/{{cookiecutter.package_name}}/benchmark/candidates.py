@@ -146,6 +146,7 @@ class Evidence:
                 f"With prefetch(2) at the end of the input, training is {times(prefetch)} faster."
             )
             return [Candidate("no_overlap", prefetch, sentence, "prefetch")]
+        alone = model_of(means).without_input()
         collision = self.estimate(
             lambda m: m["end_to_end"] / max(m["input"], model_of(m).without_input())
         )
@@ -154,7 +155,7 @@ class Evidence:
         shared = "the same CPUs" if self.facts.device == "CPU" else "the host's CPUs"
         sentence = (
             f"Input and computing take turns on {shared}: together they take {times(collision)} "
-            f"the time of the slower alone ({means['input']:.3g} and {means['device']:.3g} ms). "
+            f"the time of the slower alone ({means['input']:.3g} and {alone:.3g} ms). "
             "Give the input fewer CPU-seconds (prepared data, smaller images) or more CPUs."
         )
         # The same time seen from the input's side, unless that side has much more to give.

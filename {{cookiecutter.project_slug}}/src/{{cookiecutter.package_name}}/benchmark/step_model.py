@@ -13,6 +13,7 @@ import dataclasses
 
 # A part under 3 % of the other hides in the noise: whether the two overlap cannot be seen.
 VISIBLE = 0.03
+MOST_EXPOSED = 2.0
 FITS = 0.10  # end to end may differ from the model by this; beyond, the model predicts nothing
 
 
@@ -33,10 +34,13 @@ class StepModel:
     Attributes:
       parts: of the training as it is.
       waits: 0: the host runs ahead of the device; 1: it waits for the device at every step.
-      exposed: 0: the input is ready in time; 1: everything else stands still while it works.
-      residual: what was measured end to end / what the parts as measured give for it.
-      scale: of a step. It is the residual, unless an input alone seemed slower than the whole that
-        contains it: then the input is put right, not the whole.
+      exposed: 0: the input is ready in time; 1: everything else stands still while it works; up to
+        2: it costs more than its own time, as where each of its threads holds up a computation
+        that needs all CPUs.
+      residual: what was measured end to end / what the parts as measured give for it, in turn at
+        the most.
+      scale: of a step, for what neither the parts nor their overlap explain. Not for an input that
+        alone seemed slower than the whole that contains it: there the input is put right.
     """
 
     parts: Parts
@@ -84,9 +88,11 @@ def _as_measured(end_to_end: float, step_resident: float, parts: Parts) -> StepM
 def _fit(end_to_end: float, parts: Parts, waits: float) -> StepModel:
     beside, in_turn = _beside(parts, waits), _in_turn(parts, waits)
     visible = in_turn - beside > VISIBLE * beside
-    exposed = _clipped((end_to_end - beside) / (in_turn - beside)) if visible else 0.0
-    residual = end_to_end / (beside + exposed * (in_turn - beside))
-    return StepModel(parts, waits, exposed, residual, scale=residual)
+    exposed = (end_to_end - beside) / (in_turn - beside) if visible else 0.0
+    exposed = min(max(exposed, 0.0), MOST_EXPOSED)
+    scale = end_to_end / (beside + exposed * (in_turn - beside))
+    residual = end_to_end / (beside + _clipped(exposed) * (in_turn - beside))
+    return StepModel(parts, waits, exposed, residual, scale)
 
 
 def _misfit(model: StepModel) -> float:

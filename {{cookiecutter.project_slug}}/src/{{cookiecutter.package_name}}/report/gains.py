@@ -7,7 +7,16 @@ from typing import Any
 from ..benchmark.statistics import Estimate
 from .markup import four_places, section, table, with_interval
 from .ratio_chart import RatioScale, ratio_axis, ratio_scale, whisker
-from .wording import change_of, estimate, flags_text, interval, is_number, ranked, times
+from .wording import (
+    change_of,
+    estimate,
+    flags_text,
+    interval,
+    is_number,
+    ranked,
+    times,
+    why_no_predictions,
+)
 
 
 def predictions_section(document: Mapping[str, Any]) -> str:
@@ -17,7 +26,7 @@ def predictions_section(document: Mapping[str, Any]) -> str:
     ceiling = ceiling if is_number(ceiling) and ceiling > 0 else None
     heading = "What each change would give"
     if not rows:
-        return section(heading, f"<p>{_why_no_predictions(document)}</p>")
+        return section(heading, f"<p>{why_no_predictions(document)}</p>")
     scale = ratio_scale([gain for _, gain in rows], [ceiling] if ceiling else [])
     items = []
     for prediction, gain in rows:
@@ -32,15 +41,6 @@ def predictions_section(document: Mapping[str, Any]) -> str:
         heading,
         f'<ol class="gains">{"".join(items)}{_scale_item(scale, ceiling)}</ol>'
         f'<p class="note">{" ".join(notes)}</p>',
-    )
-
-
-def _why_no_predictions(document: Mapping[str, Any]) -> str:
-    if document["verdict"]["cause"] == "healthy":
-        return "There is nothing to gain that was measured: stop tuning."
-    return (
-        "Nothing is predicted: that is done only where the parts of a step were measured and "
-        "add up to it."
     )
 
 

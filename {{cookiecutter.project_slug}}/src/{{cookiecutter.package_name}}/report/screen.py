@@ -23,6 +23,7 @@ from .wording import (
     shares,
     times,
     why_no_gpu,
+    why_no_predictions,
 )
 
 LINES, COLUMNS = 24, 100
@@ -75,7 +76,7 @@ def _predictions(document: Mapping[str, Any]) -> list[str]:
         name = "TRY FIRST" if prediction is best else "" if lines else "predicted"
         what = flags_text(prediction.get("flags")) or change_of(prediction)
         lines += _lines(name, f"{times(gain.mean):>6} {interval(gain, times):<13} {what}", 1)
-    return lines
+    return lines or _lines("predicted", why_no_predictions(document), 2)
 
 
 def _confirmations(document: Mapping[str, Any]) -> list[str]:
@@ -90,6 +91,8 @@ def _confirmations(document: Mapping[str, Any]) -> list[str]:
         metric = (row.get("verdict") or {}).get("metric")
         words += [f"metric {metric}"] if metric else []
         lines += _lines("" if lines else "confirmed", ", ".join(words), 1)
+    if not lines and (document.get("settings") or {}).get("confirm"):
+        return _lines("confirmed", "Nothing was tried: no flag is sure to give a gain here.", 1)
     return lines
 
 

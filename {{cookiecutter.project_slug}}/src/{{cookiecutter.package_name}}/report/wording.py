@@ -177,6 +177,16 @@ def gibibytes(size: float | None) -> str:
     return DASH if size is None else f"{size / 2**30:.1f} GiB"
 
 
+def why_no_predictions(document: Mapping[str, Any]) -> str:
+    """Why a benchmark predicts nothing."""
+    if document["verdict"]["cause"] == "healthy":
+        return "There is nothing to gain that was measured: stop tuning."
+    return (
+        "Nothing is predicted: that is done only where the parts of a step were measured and "
+        "add up to it."
+    )
+
+
 def why_no_gpu(document: Mapping[str, Any]) -> str:
     """Why there is nothing to show of a GPU; the sampler's own reason, if the document has it."""
     if document.get("gpu_absent"):
