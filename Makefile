@@ -12,7 +12,7 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint bench-input bench-staging lock clean
+.PHONY: help demo test test-all lint bench-input bench-staging bench-loop lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,10 @@ $(BENCH)/.venv-staging/installed: requirements/staging.txt
 bench-staging: $(BENCH)/.venv-staging/installed ## Measure staging beside its peers (5 minutes)
 	PATH="$(CURDIR)/$(BENCH)/.venv-staging/bin:$$PATH" \
 		python benchmarks/staging.py --where=$(BENCH) --out=$(BENCH)/staging.json $(ARGS)
+
+bench-loop: ## Measure the training loop beside Keras fit (8 minutes)
+	test -x $(DEMO)/.venv/bin/python || $(MAKE) demo
+	$(DEMO)/.venv/bin/python benchmarks/loop.py $(ARGS)
 
 # Pins already in the files are kept; make lock ARGS=--upgrade takes the newest versions.
 lock: .venv/installed ## Lock this project's and the generated project's dependencies (needs uv)
