@@ -97,6 +97,29 @@ def test_what_was_ready_may_be_skipped_more_quickly(monkeypatch):
     assert skipped == [3] * 4 and clock.calls[-2:] == [1, measured.steps]  # warm-up's and three
 
 
+def test_a_pipeline_that_fills_up_again_does_not_slow_down_the_next_probe(monkeypatch):
+    clock = Clock(monkeypatch, lambda step: 20)
+    full_at = 0.0  # when the input's three batches, 20 ms each, are there again
+
+    def sleep(seconds):
+        clock.now += seconds
+
+    def take(steps):
+        nonlocal full_at
+        clock.run(steps)
+        full_at = clock.now + 3 * 0.02
+
+    def compute(steps):
+        begun = clock.now
+        clock.run(steps)
+        clock.now += max(0.0, full_at - begun)  # while the input works, the CPUs are its
+
+    monkeypatch.setattr(probes.time, "sleep", sleep)
+    pair = [probes.Probe("input", take, 3), probes.Probe("device", compute)]
+    measured = probes.measure(pair, probes.Pace(repeats=3, window_s=0.2))
+    assert measured["device"].step_ms == pytest.approx([20] * 3)
+
+
 def test_a_window_is_of_whole_calls_as_a_training_is(monkeypatch):
     # A call costs 200 ms beside its steps: in one of a single step it would cost that for each.
     clock = Clock(monkeypatch, lambda step: 10)

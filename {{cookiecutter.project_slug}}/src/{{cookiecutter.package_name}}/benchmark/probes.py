@@ -12,6 +12,7 @@ from .statistics import time_of
 SCATTER = 0.04  # half an interval, as part of the figure, that calls for more repeats
 SETTLED = 0.02  # warm-up ends when three windows in a row trend by less than this in all
 MOST_WARM_WINDOWS = 10
+MOST_REFILL_S = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,8 +104,9 @@ def measure(probes: Sequence[Probe], pace: Pace, what: str = "benchmark") -> dic
             order = probes if repeat % 2 == 0 else list(reversed(probes))
             for probe in order:
                 result = measured[probe.name]
-                _catch_up(probe)
+                refill_s = _catch_up(probe)
                 result.step_ms.append(_window(probe, result))
+                _let_fill(refill_s)
                 progress.advance(1, f"{probe.name} {result.step_ms[-1]:.3g} ms a step")
     return measured
 
@@ -123,12 +125,22 @@ def step_times(probe: Probe, seconds: float = 3.0, least: int = 10, most: int = 
     return times
 
 
-def _catch_up(probe: Probe) -> None:
-    """Takes what was made in the pause since the probe's last window."""
+def _catch_up(probe: Probe) -> float:
+    """Takes what was made in the pause since the probe's last window; the seconds it took."""
+    began = time.perf_counter()
     if probe.ahead:
         (probe.skip or probe.run)(probe.ahead)
         if probe.skip:
             probe.run(1)
+    return time.perf_counter() - began
+
+
+def _let_fill(refill_s: float) -> None:
+    """Waits until a pipeline has made again what it makes ahead: about as long as taking it took.
+
+    Else its disk and its CPUs would be at work in the next probe's window.
+    """
+    time.sleep(min(refill_s, MOST_REFILL_S))
 
 
 def _warm_up(probe: Probe, pace: Pace) -> Measured:
@@ -136,12 +148,13 @@ def _warm_up(probe: Probe, pace: Pace) -> Measured:
     result = Measured(_seconds(probe, 1))
     second_call = _seconds(probe, 1)  # the first that has nothing to compile
     result.steps = max(1, round(pace.warm_s * probe.part / second_call))
-    _catch_up(probe)
+    refill_s = _catch_up(probe)
     rates: list[float] = []
     while len(rates) < MOST_WARM_WINDOWS:
         rates.append(1000 / _window(probe, result))
         if len(rates) >= 3 and abs(_trend(rates[-3:])) < SETTLED:
             break
+    _let_fill(refill_s)
     result.steps = max(1, round(pace.window_s * probe.part * rates[-1]))
     return result
 
