@@ -88,8 +88,7 @@ def test_the_projects_own_tests_pass(bake: Bake, python: Path, answers: dict[str
     project = bake(**answers)
     # Before the installed package's folder on the path, so that this bake's package is the tested.
     source = os.fspath(project / "src")
-    chosen = "not slow and not real_time" if answers else "not real_time"
-    options = ["-p", "no:cacheprovider", "-m", chosen]
+    options = ["-p", "no:cacheprovider"]
     if answers:
         options += [f"tests/test_{name}.py" for name in NAMED]
     printed = succeed([python, "-m", "pytest", *options], project, PYTHONPATH=source)
@@ -116,19 +115,12 @@ def test_training_twice_gives_identical_metrics(
 
 
 @pytest.mark.slow
-def test_the_benchmark_is_right_about_scenarios_and_real_bottlenecks(
-    bake: Bake, python: Path
+@pytest.mark.parametrize("marker", ["slow", "real_time"])
+def test_the_projects_own_tests_that_take_minutes_pass(
+    bake: Bake, python: Path, marker: str
 ) -> None:
     project = bake()
-    command: list[str | Path] = [
-        python,
-        "-m",
-        "pytest",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "real_time",
-    ]
+    command: list[str | Path] = [python, "-m", "pytest", "-p", "no:cacheprovider", "-m", marker]
     printed = succeed(command, project, PYTHONPATH=os.fspath(project / "src"), limit_s=7200)
     assert " passed" in printed and " failed" not in printed
 
