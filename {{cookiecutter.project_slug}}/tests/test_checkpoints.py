@@ -113,7 +113,7 @@ def test_files_are_synchronised_before_they_get_their_name(tmp_path, monkeypatch
     assert events[-1] == "sync c"
 
 
-def test_a_disk_that_fills_up_ends_the_run_and_leaves_the_old_checkpoints(tmp_path):
+def test_a_disk_that_fills_up_leaves_the_old_checkpoints(tmp_path, capsys):
     value = tf.Variable(tf.zeros([100_000]))
     checkpoints = Checkpoints(tmp_path, {"value": value})
     checkpoints.save(1, {"step": 1})
@@ -122,6 +122,10 @@ def test_a_disk_that_fills_up_ends_the_run_and_leaves_the_old_checkpoints(tmp_pa
     try:
         with pytest.raises(RunFailed, match=r"ckpt-00000002: cannot be saved .*ckpt-00000001"):
             checkpoints.save(2, {"step": 2})
+        # Where there will be another, the training goes on.
+        checkpoints.save(2, {"step": 2}, needed=False)
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "ckpt-00000002: cannot be saved" in line and line.endswith("training goes on")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
     assert [path.name for path in tmp_path.iterdir()] == ["ckpt-00000001"]

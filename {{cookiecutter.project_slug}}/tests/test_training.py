@@ -1,7 +1,10 @@
 """Whole runs: kills, signals, damage and mistakes, each with the end it should have."""
 
+import errno
+import functools
 import json
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -13,7 +16,7 @@ import tensorflow as tf
 from conftest import losses, rows
 from test_sources import write_folder, write_records
 
-from {{cookiecutter.package_name}} import command_line, settings, training
+from {{cookiecutter.package_name}} import command_line, run_directory, settings, task, training
 from {{cookiecutter.package_name}} import job as jobs
 
 PACKAGE = settings.__package__
@@ -128,6 +131,83 @@ def test_an_evaluation_that_sigterm_cut_short_is_made_up_for(train, monkeypatch)
     code, _ = train(**asked)
     assert code == 0
     assert [row["step"] for row in rows(run_dir, "val_loss")] == [10, 20]
+
+
+@pytest.fixture
+def poison(monkeypatch):
+    """Makes the inputs at these positions of the training NaN, as a bad record would."""
+    prepare = task.prepare_training
+
+    def poisoned_by(*positions):
+        def prepared(features, labels, index, **others):
+            inputs, targets = prepare(features, labels, index, **others)
+            bad = tf.reduce_any(index[:, None] == tf.constant(positions, tf.int64), axis=1)
+            return tf.where(bad[:, None, None, None], float("nan"), inputs), targets
+
+        monkeypatch.setattr(task, "prepare_training", prepared)
+
+    return poisoned_by
+
+
+POISONED = {"steps": 40, "evaluate_steps": 10, "batch_size": 32, "dropout": 0.2, "nan_budget": 2}
+
+
+@pytest.mark.parametrize("where", [{"strategy": "one_device"}, {"logical_devices": 2}])
+def test_a_batch_without_a_finite_loss_is_left_out_and_named(train, poison, capfd, where):
+    poison(32 * 12 + 5, 32 * 33)  # in the 13th step and the 34th
+    code, run_dir = train(**POISONED, **where)
+    assert code == 0
+    result = json.loads((run_dir / "result.json").read_text())
+    assert result["steps_left_out"] == [13, 34] and result["last_step"] == 40
+    assert "not finite at step 34" in capfd.readouterr().out
+    assert np.isfinite(losses(run_dir)).all()
+    assert [row["step"] for row in rows(run_dir, "val_loss")] == [10, 20, 30, 40]
+    logged = [row["step"] for row in rows(run_dir)]
+    assert logged == sorted(set(logged)) and not {13, 34} & set(logged)
+    # The weights are those of a run that knew from the start which batches to leave out.
+    state = training.State
+    training.State = functools.partial(state, left_out=[13, 34])
+    try:
+        assert train("knowing", **POISONED, **where)[0] == 0
+    finally:
+        training.State = state
+    assert_same_weights(run_dir, run_dir.parent / "knowing")
+
+
+def test_too_many_batches_without_a_finite_loss_end_the_run_at_its_last_checkpoint(
+    train, poison, capfd
+):
+    poison(32 * 12, 32 * 14, 32 * 16)
+    code, run_dir = train(**POISONED, strategy="one_device")
+    assert code == 1
+    assert "at step 17" in capfd.readouterr().err
+    assert newest_checkpoint(run_dir).name == "ckpt-00000010"
+    numbers = [value for value in tensors(run_dir).values() if value.dtype.kind == "f"]
+    assert numbers and all(np.isfinite(value).all() for value in numbers)
+
+
+def test_a_log_that_cannot_be_written_does_not_end_the_training(train, monkeypatch, capfd):
+    def full(path, line):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(run_directory, "_append", full)
+    code, run_dir = train(steps=20, evaluate_steps=10, strategy="one_device")
+    assert code == 0 and not (run_dir / "metrics.jsonl").exists()
+    assert capfd.readouterr().err.count("no more log") == 1
+
+
+def test_a_log_line_is_whole_or_not_there(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    run_directory._append(path, b'{"step": 1}\n')
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, unlimited[1]))  # room for 4 bytes more
+    try:
+        with pytest.raises(OSError, match=r"metrics\.jsonl"):
+            run_directory._append(path, b'{"step": 2}\n')
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    run_directory._append(path, b'{"step": 3}\n')
+    assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
 
 
 def test_a_run_on_two_replicas_goes_on_on_one(train):

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import shutil
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -50,13 +51,17 @@ class Checkpoints:
         for litter in directory.glob(f"{PARTIAL}*"):
             shutil.rmtree(litter, ignore_errors=True)
 
-    def save(self, step: int, state: dict[str, Any], best: bool = False) -> Path:
+    def save(
+        self, step: int, state: dict[str, Any], best: bool = False, needed: bool = True
+    ) -> Path:
         """Saves durably; returns the checkpoint's directory. The older ones go only afterwards.
 
         Args:
           step: names the checkpoint.
           state: the host's state, JSON values.
           best: True to keep it until a better one comes.
+          needed: False if there will be another: one that cannot be written is then no more than a
+            line on standard error.
 
         Raises:
           RunFailed: it cannot be written (a full disk, say); the earlier ones are still there.
@@ -70,10 +75,13 @@ class Checkpoints:
                 self._write(partial, step, state)
             except (OSError, tf.errors.OpError) as error:
                 shutil.rmtree(partial, ignore_errors=True)
-                raise RunFailed(
-                    f"{target}: cannot be saved ({error}); last good checkpoint: {self.newest()}; "
-                    "make room and start the same command again"
-                ) from error
+                failure = f"{target}: cannot be saved ({_first_line(error)}); last good "
+                failure += f"checkpoint: {self.newest()}; make room"
+                if needed:
+                    message = f"{failure} and start the same command again"
+                    raise RunFailed(message) from error
+                print(f"{failure}: training goes on", file=sys.stderr, flush=True)
+                return target
             shutil.rmtree(target, ignore_errors=True)
             os.rename(partial, target)
             sync(self._directory)
@@ -130,6 +138,10 @@ class Checkpoints:
         for path in self.paths()[: -self._keep]:
             if path.name != kept:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def damage(path: Path) -> str | None:

@@ -21,7 +21,11 @@ class RunFailed(Exception):
 
 
 class NotFinite(RunFailed):
-    """The loss has become NaN or infinite."""
+    """The loss has become NaN or infinite, at this step; steps are counted from 1."""
+
+    def __init__(self, message: str, step: int) -> None:
+        super().__init__(message)
+        self.step = step
 
 
 def run_command(name: str, body: Callable[[], int]) -> int:

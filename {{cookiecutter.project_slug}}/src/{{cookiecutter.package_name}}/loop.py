@@ -322,7 +322,10 @@ def require_finite(losses: np.ndarray, first_step: int, last_good: str) -> None:
     """
     bad = np.flatnonzero(~np.isfinite(losses))
     if bad.size:
+        step = first_step + int(bad[0])
         raise NotFinite(
-            f"the loss is {losses[bad[0]]} at step {first_step + bad[0]}: stopped; last good "
-            f"checkpoint: {last_good}; try a lower --learning_rate, or --precision=float32"
+            f"the loss is {losses[bad[0]]} at step {step}: stopped; last good checkpoint: "
+            f"{last_good}; try a lower --learning_rate, or --precision=float32, or --nan_budget=3 "
+            "to leave such batches out",
+            step,
         )

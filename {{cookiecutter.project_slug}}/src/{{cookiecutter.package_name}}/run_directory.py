@@ -1,8 +1,11 @@
 """The files of a run: settings.json, metrics.jsonl, result.json, checkpoints/ and events/."""
 
 import datetime
+import errno
 import fcntl
 import json
+import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -50,6 +53,7 @@ class RunDirectory:
         else:
             refuse_changes(settings, saved, str(self.path))
         self._events: tf.summary.SummaryWriter | None = None
+        self._said = False  # that the log cannot be written
 
     @property
     def checkpoints(self) -> Path:
@@ -66,11 +70,20 @@ class RunDirectory:
     def log(self, row: dict[str, Any]) -> None:
         """Appends one line to metrics.jsonl, and its numbers to TensorBoard's events.
 
+        Where that cannot be written, a line on standard error says so once: training goes on.
+
         Args:
           row: `step`, and named numbers.
         """
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        try:
+            _append(self.path / "metrics.jsonl", json.dumps(row).encode() + b"\n")
+            self._log_events(row)
+        except (OSError, tf.errors.OpError) as error:
+            if not self._said:
+                print(f"{self.path}: no more log ({error})", file=sys.stderr, flush=True)
+            self._said = True
+
+    def _log_events(self, row: dict[str, Any]) -> None:
         if self._events is None:
             self._events = tf.summary.create_file_writer(str(self.path / "events"))
         with self._events.as_default(step=row["step"]):
@@ -93,6 +106,15 @@ class RunDirectory:
             raise UserError(
                 f"--run_dir={self.path} is in use by another process: wait for it or name another"
             ) from None
+
+
+def _append(path: Path, line: bytes) -> None:
+    """Appends all of a line or, on a full disk, nothing."""
+    with path.open("ab", buffering=0) as file:
+        begin = file.seek(0, os.SEEK_END)
+        if file.write(line) < len(line):
+            file.truncate(begin)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

@@ -87,6 +87,12 @@ class Settings:
     bad_budget: float = flag(
         0.01, "part of a split's records that --bad_records=skip may leave out", low=0, high=1
     )
+    nan_budget: int = flag(
+        0,
+        "batches whose loss is NaN or infinite that a run may leave out, each after going back to "
+        "its last checkpoint",
+        low=0,
+    )
     host_threads: int = flag(
         0, "batches decoded at a time; 0: one for each usable CPU, and one more", low=0, free=True
     )

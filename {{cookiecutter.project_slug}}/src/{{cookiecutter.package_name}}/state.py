@@ -18,7 +18,12 @@ class State:
     best_step: int = 0
     evaluated: int = 0  # the last step after which there was an evaluation
     validation: dict[str, float] | None = None  # the latest
+    left_out: list[int] = dataclasses.field(default_factory=list)  # steps, from 1: no finite loss
     window: list[float] = dataclasses.field(default_factory=list)  # losses since the last log line
+
+    def ahead(self) -> list[int]:
+        """The steps to leave out that are still to come."""
+        return [step for step in self.left_out if step > self.step]
 
     def named(self) -> dict[str, float]:
         """The latest validation, as log lines and callbacks name its figures."""
@@ -38,6 +43,7 @@ def result_of(job: Job, state: State, reason: str) -> dict[str, Any]:
         "higher_is_better": task.HIGHER_IS_BETTER,
         "validation_examples": job.splits.validation.count,
         "examples_seen": state.step * job.settings.batch_size,
+        "steps_left_out": state.left_out,
         "seconds": round(state.seconds, 3),
         "exit_reason": reason,
     }

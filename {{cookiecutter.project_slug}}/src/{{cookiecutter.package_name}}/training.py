@@ -61,12 +61,18 @@ def _train(settings: Settings, devices: Devices, profiled: range) -> int:
     checkpoints = Checkpoints(run.checkpoints, job.tracked(), chief=hosts.chief)
     if _resume(job, checkpoints, state):
         hosts.say(f"resuming {run.path} after step {state.step:,} of {job.steps:,}")
+    elif settings.nan_budget:
+        checkpoints.save(0, dataclasses.asdict(state))  # to go back to
     run.rewind(state.step)
     stop.hold()
     reason = "failed"
     try:
         with watchdog, Profile(profiled, run.path / "events", state.step, hosts.least) as profile:
-            reason = _fit(job, run, checkpoints, state, stop, profile)
+            while reason == "failed":
+                try:
+                    reason = _fit(job, run, checkpoints, state, stop, profile)
+                except NotFinite as error:
+                    _go_back(job, run, checkpoints, state, error)
     except NotFinite:
         reason = "nan_loss"
         raise
@@ -74,6 +80,26 @@ def _train(settings: Settings, devices: Devices, profiled: range) -> int:
         run.finish(result_of(job, state, reason))
     hosts.say(summary_of(run.path, job, state, reason))
     return TERMINATED if reason == "terminated" else 0
+
+
+def _go_back(
+    job: Job, run: RunDirectory, checkpoints: Checkpoints, state: State, error: NotFinite
+) -> None:
+    """Restores the last checkpoint, to leave out the batch without a finite loss this time.
+
+    Raises:
+      NotFinite: the same, if too many have been left out.
+    """
+    left_out, most = [*state.left_out, error.step], job.settings.nan_budget
+    if len(left_out) > most:
+        raise error
+    _resume(job, checkpoints, state)
+    state.left_out = left_out
+    run.rewind(state.step)
+    job.devices.hosts.say(
+        f"the loss is not finite at step {error.step:,}: leaving its batch out, {len(left_out)} of "
+        f"at most {most}, and going on after step {state.step:,}"
+    )
 
 
 def _resume(job: Job, checkpoints: Checkpoints, state: State) -> bool:
@@ -113,7 +139,12 @@ def _fit(
             progress.say(f"no figures of the GPUs in the log: {gpus.absent}")
         while epoch < len(borders):
             left = borders[epoch] - state.step
-            if left:
+            if left and state.step + 1 in state.left_out:
+                job.loop.consume(iterator, 1)
+                state.step += 1
+                progress.advance(1)
+            elif left:
+                left = min([left, *(out - 1 - state.step for out in state.ahead())])
                 pace = profile.pace(state.step, usual_pace)
                 ended = stop() or job.model.stop_training
                 steps = pace.take(profile.cut(state.step, left), ended)
@@ -134,7 +165,7 @@ def _fit(
             else:
                 break
             if time.monotonic() - saved_at > job.settings.checkpoint_seconds:
-                checkpoints.save(state.step, dataclasses.asdict(state))
+                checkpoints.save(state.step, dataclasses.asdict(state), needed=False)
                 saved_at = time.monotonic()
     callbacks.on_train_end()
     if epoch < len(borders):
@@ -219,7 +250,8 @@ def _evaluate(
     if better:
         state.best, state.best_step = metric, state.step
     run.log({"step": state.step, "epoch": _epoch(job, state.step), **state.named()})
-    checkpoints.save(state.step, dataclasses.asdict(state), best=better)
+    needed = state.step == job.steps
+    checkpoints.save(state.step, dataclasses.asdict(state), better, needed)
     return True
 
 
