@@ -18,7 +18,7 @@ import pytest
 import servers
 
 from {{cookiecutter.package_name}}.errors import RunFailed, UserError
-from {{cookiecutter.package_name}}.staging import retrying
+from {{cookiecutter.package_name}}.staging import reading, retrying
 from {{cookiecutter.package_name}}.staging.opening import open_source
 from {{cookiecutter.package_name}}.staging.source import SourceChanged, Transient
 from {{cookiecutter.package_name}}.staging.staging import stage
@@ -288,6 +288,118 @@ def test_a_big_object_that_was_cut_is_not_fetched_again_from_its_begin(source, s
     assert len(ranges) == 4 and len(set(ranges)) == 3
 
 
+# Large objects of which there are many come through one connection each
+
+
+@pytest.fixture
+def one_is_many(monkeypatch):
+    """As if one object kept the network busy."""
+    monkeypatch.setattr(reading, "AHEAD", 2)
+
+
+def asked(bucket: Any) -> list[str]:
+    """The ranges asked for, without what a listing on the web asks for."""
+    return [ranged for _, _, ranged in bucket.proxy.gets if ranged != "bytes=0-0"]
+
+
+@pytest.fixture
+def place(source):
+    """(bucket, URL of the directory or file d/x.bin, requests of x.bin that list it)."""
+    bucket, url = source
+    on_the_web = bucket.url.startswith("http")
+    return bucket, url("d/x.bin" if on_the_web else "d"), int(on_the_web)
+
+
+def test_many_large_objects_are_asked_for_once_each(store, staged, monkeypatch):
+    monkeypatch.setattr(reading, "AHEAD", 4)
+    files = {name: noise(BIG, number) for number, name in enumerate(("x.bin", "y.bin"))}
+    for name, content in files.items():
+        store.put(f"d/{name}", content)
+    assert contents(staged(f"{store.url}/d").path) == files
+    assert asked(store) == [f"bytes=0-{BIG - 1}"] * 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "again"),
+    [
+        (Fault("x.bin", cut=(5 << 20) + 1000), f"bytes={5 << 20}-{BIG - 1}"),
+        (Fault("x.bin", short=1000), f"bytes={BIG - (1 << 20)}-{BIG - 1}"),
+        (Fault("x.bin", short=1000, chunked=True), f"bytes={BIG - (1 << 20)}-{BIG - 1}"),
+        (Fault("x.bin", status=503), f"bytes=0-{BIG - 1}"),
+    ],
+    ids=["cut", "short", "chunked", "503"],
+)
+def test_a_stream_is_continued_where_it_was_cut(place, staged, one_is_many, fault, again):
+    bucket, url, after = place
+    bucket.put("d/x.bin", noise(BIG))
+    fault = Fault(**{**vars(fault), "after": after})
+    bucket.proxy.faults.append(fault)
+    assert contents(staged(url).path) == {"x.bin": noise(BIG)}
+    assert fault.times == 0
+    assert asked(bucket) == [f"bytes=0-{BIG - 1}", again]
+
+
+def test_a_stream_with_a_wrong_byte_is_fetched_again(store, staged, one_is_many):
+    store.put("d/x.bin", noise(BIG))
+    fault = Fault("x.bin", flip=3 << 20)
+    store.proxy.faults.append(fault)
+    result = staged(f"{store.url}/d")
+    assert contents(result.path) == {"x.bin": noise(BIG)}
+    assert (fault.times, result.retries) == (0, 1)
+
+
+def test_a_stream_that_is_always_cut_is_an_error_and_no_file(place, staged, one_is_many):
+    bucket, url, after = place
+    bucket.put("d/x.bin", noise(BIG))
+    bucket.proxy.faults.append(Fault("x.bin", times=-1, after=after, cut=1000))
+    with pytest.raises(RunFailed, match="tries"):
+        staged(url)
+    assert finals(staged.scratch, "x.bin") == []
+
+
+def test_an_object_replaced_before_its_stream_is_continued_is_not_mixed(place, staged, one_is_many):
+    bucket, url, after = place
+    old, new = noise(BIG, 1), noise(BIG, 2)
+    bucket.put("d/x.bin", old)
+    bucket.proxy.faults.append(Fault("x.bin", after=after, cut=10 << 20))
+    swap = Fault("x.bin", after=after, act=lambda: bucket.put("d/x.bin", new))
+    bucket.proxy.faults.append(swap)
+    result = staged(url)
+    assert swap.times == 0
+    assert contents(result.path)["x.bin"] == new
+    assert any("changed" in line for line in staged.said)
+
+
+def test_a_stream_gives_no_version_but_the_listed(source, one_is_many):
+    bucket, url = source
+    bucket.put("d/x.bin", noise(BIG, 1))
+    with contextlib.closing(open_source(url("d/x.bin"))) as opened:
+        (entry,) = opened.list()
+        opened.expect([entry], 1)
+        bucket.proxy.faults.append(Fault("x.bin", cut=10 << 20))
+        blocks = opened.fetch(entry, threading.Event())
+        next(blocks)
+        bucket.put("d/x.bin", noise(BIG, 2))
+        with pytest.raises(SourceChanged, match=r"x\.bin"):
+            list(blocks)
+
+
+def test_the_last_of_many_goes_over_to_ranges(store, monkeypatch):
+    monkeypatch.setattr(reading, "AHEAD", 4)
+    monkeypatch.setattr(reading, "CHANGE", 1 << 20)
+    for name in "xy":
+        store.put(f"d/{name}", noise(BIG, ord(name)))
+    with contextlib.closing(open_source(f"{store.url}/d")) as opened:
+        x, y = opened.list()
+        opened.expect([x, y], 2)
+        blocks = opened.fetch(x, threading.Event())
+        content = bytes(next(blocks))
+        assert fetch(opened, y) == noise(BIG, ord("y"))
+        assert content + b"".join(map(bytes, blocks)) == noise(BIG, ord("x"))
+    starts = sorted(int(ranged.removeprefix("bytes=").partition("-")[0]) for ranged in asked(store))
+    assert starts == [0, 0, *(at << 20 for at in (1, 9, 17))]
+
+
 def test_a_server_is_given_the_time_it_asks_for(source, staged):
     bucket, url = source
     bucket.put("d/x.bin", noise(1000))
@@ -354,7 +466,7 @@ def test_a_listing_that_fails_is_judged_too(s3, staged, status):
 
 def fetch(source: Any, entry: Any) -> bytes:
     """A file as its source gives it, before anything else looks at it."""
-    return b"".join(source.fetch(entry, threading.Event()))
+    return b"".join(map(bytes, source.fetch(entry, threading.Event())))
 
 
 @pytest.mark.parametrize("size", [1000, BIG], ids=["small", "big"])

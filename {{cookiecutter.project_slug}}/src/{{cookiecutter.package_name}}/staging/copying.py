@@ -62,6 +62,8 @@ class Copying:
         """
         with writing("directories"):
             self._store.make_directories(entry.path for entry in entries)
+        if expect := getattr(self._source, "expect", None):
+            expect(entries, self._workers)
         run_all(self._jobs(entries), self._work, self._workers, self._stop, self._poll)
 
     def run_stream(self, kept: Mapping[str, Row]) -> None:

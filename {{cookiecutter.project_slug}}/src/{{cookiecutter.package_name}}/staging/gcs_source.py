@@ -4,7 +4,7 @@ import base64
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -99,6 +99,10 @@ class GCSSource:
             check,
             stop,
         )
+
+    def expect(self, entries: Iterable[Entry], workers: int) -> None:
+        """Takes what will be fetched, and by how many threads."""
+        self._reading.expect((entry.size for entry in entries), workers)
 
     def close(self) -> None:
         """Lets go of threads and connections."""

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -95,6 +95,10 @@ class HTTPSource:
             stop,
             ranged=self._ranged,
         )
+
+    def expect(self, entries: Iterable[Entry], workers: int) -> None:
+        """Takes what will be fetched, and by how many threads."""
+        self._reading.expect((entry.size for entry in entries), workers)
 
     def close(self) -> None:
         """Lets go of threads and connections."""

@@ -5,7 +5,7 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import UserError
@@ -123,6 +123,10 @@ class S3Source:
         for entry, content in self._readers.in_order(entries, read, stop):
             if content.exception() is None and len(content.result()) == entry.size:
                 yield entry, content.result()
+
+    def expect(self, entries: Iterable[Entry], workers: int) -> None:
+        """Takes what will be fetched, and by how many threads."""
+        self._reading.expect((entry.size for entry in entries), workers)
 
     def close(self) -> None:
         """Lets go of threads and connections."""

@@ -50,6 +50,7 @@ class Source(Protocol):
     | `small: int` and `fetch_small(entries, stop) -> Iterator[tuple[Entry, bytes]]` | entries of at
       most `small` bytes are handed over in groups; one that fails is left out or ends the iterator
       with an error; those that did not come are then fetched one by one, with retries |
+    | `expect(entries, workers)` | is told what will be fetched, and by how many threads |
     | `stream(stop) -> Iterator[tuple[Entry, Iterator[bytes]]]` | an archive: `list` gives one
       entry, the archive, for its version; its members come in order, of one reader; the blocks of
       one are read before the next is asked for; an error raised in it is retried from the start,

@@ -114,6 +114,8 @@ class Web:
 def blocks(answer: Any, size: int, where: str, stop: threading.Event) -> Iterator[bytes]:
     """The body of an answer, which is read to its end or dropped.
 
+    Where its length is known, all blocks are in the same memory.
+
     Args:
       answer: of `Web.get`.
       size: bytes expected; -1 where the end of the body is told by the body itself.
@@ -127,6 +129,14 @@ def blocks(answer: Any, size: int, where: str, stop: threading.Event) -> Iterato
 
     count = 0
     try:
+        if size >= 0 and answer.headers.get("Content-Length") == str(size):
+            buffer = memoryview(bytearray(min(BLOCK, size)))
+            while count < size and not stop.is_set():
+                block = buffer[: size - count]
+                fill(answer, block, where)
+                count += len(block)
+                yield block  # type: ignore[misc]
+            return
         for block in answer.stream(BLOCK, decode_content=False):
             count += len(block)
             yield block
@@ -138,6 +148,38 @@ def blocks(answer: Any, size: int, where: str, stop: threading.Event) -> Iterato
         raise Transient(f"{where}: {_reason(error)} after {count} bytes") from None
     finally:
         drop(answer)
+
+
+def fill(answer: Any, buffer: memoryview, where: str) -> None:
+    """Reads the next bytes of a body into memory that is there.
+
+    Fresh memory for each block is more work for the kernel than the copying itself: 256 MiB took
+    0.4 s of CPU so, and take 0.1 s into one buffer.
+
+    Args:
+      answer: of `Web.get`; the caller drops it.
+      buffer: is filled to its end.
+      where: what is read, for messages.
+
+    Raises:
+      Transient: the body ends before.
+    """
+    import http.client
+
+    import urllib3
+
+    count = 0
+    # urllib3's own readinto copies what its read returns. The standard library's, below it, has the
+    # kernel write where it is wanted, and decodes chunks too.
+    below = getattr(answer, "_fp", None)
+    readinto = getattr(below, "readinto", None) or answer.readinto
+    try:
+        while count < len(buffer) and (more := readinto(buffer[count:])):
+            count += more
+    except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError) as error:
+        raise Transient(f"{where}: {_reason(error)}") from None
+    if count < len(buffer):
+        raise Transient(f"{where}: the connection was cut")
 
 
 def whole(answer: Any, size: int, where: str) -> bytes:
@@ -216,6 +258,8 @@ def _reason(error: Exception) -> str:
         urllib3.exceptions.ProtocolError: "the connection was cut",
         urllib3.exceptions.SSLError: "no trusted TLS connection",
         urllib3.exceptions.ProxyError: "no connection to the proxy",
+        TimeoutError: "no answer in time",
+        ConnectionError: "the connection was cut",
     }
     found = next((words for kind, words in kinds.items() if isinstance(error, kind)), "")
     return found or f"the connection failed ({type(error).__name__})"
