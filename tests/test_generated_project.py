@@ -12,7 +12,16 @@ from conftest import Bake, environment
 from soundness import files_of
 
 # Tests that start the package by its name or depend on the answers: two bakes differ in no more.
-NAMED = ("settings", "runtime", "doctor", "service", "staged_data", "sources", "training", "playbook")
+NAMED = (
+    "settings",
+    "runtime",
+    "doctor",
+    "service",
+    "staged_data",
+    "sources",
+    "training",
+    "playbook",
+)
 # What depends on the clock or the machine's load; all else must be the same in two runs.
 TIMED = ("examples_per_second", "step_ms", "seconds", "time")
 

@@ -16,8 +16,9 @@ import tensorflow as tf
 from conftest import losses, rows
 from test_sources import write_folder, write_records
 
-from {{cookiecutter.package_name}} import command_line, run_directory, settings, task, training
+from {{cookiecutter.package_name}} import command_line, settings, task, training
 from {{cookiecutter.package_name}} import job as jobs
+from {{cookiecutter.package_name}} import run_directory as directories
 
 PACKAGE = settings.__package__
 KILLED = {"steps": 150, "evaluate_steps": 10, "dropout": 0.2, "ema": 0.9}
@@ -190,7 +191,7 @@ def test_a_log_that_cannot_be_written_does_not_end_the_training(train, monkeypat
     def full(path, line):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr(run_directory, "_append", full)
+    monkeypatch.setattr(directories, "_append", full)
     code, run_dir = train(steps=20, evaluate_steps=10, strategy="one_device")
     assert code == 0 and not (run_dir / "metrics.jsonl").exists()
     assert capfd.readouterr().err.count("no more log") == 1
@@ -198,15 +199,15 @@ def test_a_log_that_cannot_be_written_does_not_end_the_training(train, monkeypat
 
 def test_a_log_line_is_whole_or_not_there(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    run_directory._append(path, b'{"step": 1}\n')
+    directories._append(path, b'{"step": 1}\n')
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (16, unlimited[1]))  # room for 4 bytes more
     try:
         with pytest.raises(OSError, match=r"metrics\.jsonl"):
-            run_directory._append(path, b'{"step": 2}\n')
+            directories._append(path, b'{"step": 2}\n')
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
-    run_directory._append(path, b'{"step": 3}\n')
+    directories._append(path, b'{"step": 3}\n')
     assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
 
 
