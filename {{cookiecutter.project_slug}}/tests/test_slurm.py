@@ -22,8 +22,8 @@ from test_training import newest_checkpoint, tensors
 SCRIPT = Path(__file__).parents[1] / "slurm" / "train.sbatch"
 DAEMONS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "scancel", "srun")
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
-# No core is bound and nothing accounted for, which takes rights that a container lacks. A training's
-# port follows from its job's number, which must not be that of another SLURM on this machine.
+# No core is bound and nothing accounted for, which takes rights that a container lacks. The port of
+# a training follows from its job's number, which must not be that of another SLURM on this machine.
 CONFIGURATION = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
