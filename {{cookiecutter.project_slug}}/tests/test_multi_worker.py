@@ -336,6 +336,19 @@ def test_a_bad_tf_config_ends_the_command_with_exit_code_2(train, capfd, monkeyp
     assert train(steps=5, strategy="one_device")[0] == 0
 
 
+@pytest.mark.parametrize("strategy", ["auto", "multi_worker"])
+def test_a_benchmark_does_not_take_one_of_several_hosts_for_the_whole(
+    train, capfd, monkeypatch, strategy
+):
+    hosts = ["127.0.0.1:12001", "127.0.0.1:12002"]
+    place = {"cluster": {"worker": hosts}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(place))
+    code, _ = train(benchmark=True, strategy=strategy)
+    assert code == 2
+    (line,) = capfd.readouterr().err.strip().splitlines()[-1:]
+    assert "several hosts are for training" in line
+
+
 def test_slurm_lists_are_expanded_in_their_order():
     assert expand_nodes("n[08-10,2],x") == ["n08", "n09", "n10", "n2", "x"]
     assert expand_nodes("r[1-2]n[0-1]-i,g") == ["r1n0-i", "r1n1-i", "r2n0-i", "r2n1-i", "g"]

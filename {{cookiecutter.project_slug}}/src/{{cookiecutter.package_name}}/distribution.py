@@ -96,8 +96,11 @@ def choose_devices(settings: Settings, cluster: Cluster | None = None) -> Device
     capability = _compute_capability(kind)
     if cluster:
         return _on_hosts(cluster, kind, number, capability, settings)
-    if strategy == "multi_worker":
-        raise UserError("--strategy=multi_worker is for training: measure on one host, with auto")
+    if strategy == "multi_worker" or choose_cluster(strategy):
+        raise UserError(
+            f"--strategy={strategy}: several hosts are for training: measure on one of them, with "
+            "--strategy=mirrored or one_device"
+        )
     names = tuple(device.name for device in tf.config.list_logical_devices(kind)[:number])
     names = names[:1] if strategy == "one_device" else names
     chosen = tf.distribute.get_strategy() if len(names) == 1 else _mirrored(names)
