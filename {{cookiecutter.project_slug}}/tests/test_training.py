@@ -154,7 +154,9 @@ POISONED = {"steps": 40, "evaluate_steps": 10, "batch_size": 32, "dropout": 0.2,
 
 
 @pytest.mark.parametrize("where", [{"strategy": "one_device"}, {"logical_devices": 2}])
-def test_a_batch_without_a_finite_loss_is_left_out_and_named(train, poison, capfd, where):
+def test_a_batch_without_a_finite_loss_is_left_out_and_named(
+    train, poison, capfd, monkeypatch, where
+):
     poison(32 * 12 + 5, 32 * 33)  # in the 13th step and the 34th
     code, run_dir = train(**POISONED, **where)
     assert code == 0
@@ -166,12 +168,9 @@ def test_a_batch_without_a_finite_loss_is_left_out_and_named(train, poison, capf
     logged = [row["step"] for row in rows(run_dir)]
     assert logged == sorted(set(logged)) and not {13, 34} & set(logged)
     # The weights are those of a run that knew from the start which batches to leave out.
-    state = training.State
-    training.State = functools.partial(state, left_out=[13, 34])
-    try:
-        assert train("knowing", **POISONED, **where)[0] == 0
-    finally:
-        training.State = state
+    knowing = functools.partial(training.State, left_out=[13, 34])
+    monkeypatch.setattr(training, "State", knowing)
+    assert train("knowing", **POISONED, **where)[0] == 0
     assert_same_weights(run_dir, run_dir.parent / "knowing")
 
 
@@ -185,6 +184,16 @@ def test_too_many_batches_without_a_finite_loss_end_the_run_at_its_last_checkpoi
     assert newest_checkpoint(run_dir).name == "ckpt-00000010"
     numbers = [value for value in tensors(run_dir).values() if value.dtype.kind == "f"]
     assert numbers and all(np.isfinite(value).all() for value in numbers)
+
+
+def test_a_run_that_ended_without_a_finite_loss_goes_on_as_its_message_says(train, poison, capfd):
+    poison(32 * 12)
+    flags = {**POISONED, "strategy": "one_device"}
+    assert train(**{**flags, "nan_budget": 0})[0] == 1
+    assert "--nan_budget=3" in capfd.readouterr().err
+    code, run_dir = train(**{**flags, "nan_budget": 3})
+    assert code == 0
+    assert json.loads((run_dir / "result.json").read_text())["steps_left_out"] == [13]
 
 
 def test_a_log_that_cannot_be_written_does_not_end_the_training(train, monkeypatch, capfd):

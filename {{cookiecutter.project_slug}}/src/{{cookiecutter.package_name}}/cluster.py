@@ -21,6 +21,9 @@ from .errors import RunFailed, UserError
 CHIEFS = ("chief", "master")  # Kubeflow says either; it is the first host
 # Below Linux's ephemeral ports (32768 and up), any of which may be taken by a client.
 FIRST_PORT, PORTS = 12_000, 20_000
+TF_CONFIG_FORM = (
+    '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": 0}}'
+)
 SAID_AFTER = 5.0  # seconds of waiting for a host
 
 
@@ -134,10 +137,7 @@ def _expand_ranges(text: str) -> list[str]:
 
 def _from_tf_config(text: str) -> Cluster:
     def wrong(why: str) -> UserError:
-        return UserError(
-            f'TF_CONFIG: {why}; give {{"cluster": {{"worker": ["HOST:PORT", ...]}}, '
-            '"task": {"type": "worker", "index": 0}}, or unset it'
-        )
+        return UserError(f"TF_CONFIG: {why}; give {TF_CONFIG_FORM}, or unset it")
 
     try:
         config = json.loads(text)

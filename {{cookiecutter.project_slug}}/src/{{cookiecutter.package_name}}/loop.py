@@ -294,7 +294,7 @@ class CallPace:
     def take(self, left: int, stop: bool = False) -> int:
         """The steps of the next call: what the pace gives, or the few that are left.
 
-        None if this host, or another, is to `stop`: so all of them do, after the same step.
+        0 if this host, or another, is to `stop`: so all of them do, after the same step.
         """
         self._taken = self._agree(0 if stop else min(self.steps, left))
         return self._taken

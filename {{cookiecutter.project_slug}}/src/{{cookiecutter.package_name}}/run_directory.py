@@ -92,10 +92,11 @@ class RunDirectory:
                     tf.summary.scalar(name, value)
 
     def finish(self, result: dict[str, Any]) -> None:
-        """Writes result.json and closes the events."""
+        """Writes result.json, closes the events and frees the directory for another run."""
         write_durably(self.path / "result.json", json.dumps(result, indent=1) + "\n")
         if self._events is not None:
             self._events.close()
+        self._lock.close()
 
     def _hold(self) -> None:
         # The kernel frees the lock when the process dies, however it dies.

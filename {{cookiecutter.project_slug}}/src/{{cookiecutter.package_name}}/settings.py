@@ -92,6 +92,7 @@ class Settings:
         "batches whose loss is NaN or infinite that a run may leave out, each after going back to "
         "its last checkpoint",
         low=0,
+        free=True,
     )
     host_threads: int = flag(
         0, "batches decoded at a time; 0: one for each usable CPU, and one more", low=0, free=True

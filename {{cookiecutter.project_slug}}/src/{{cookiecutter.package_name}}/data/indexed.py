@@ -44,12 +44,9 @@ class Indexed:
 
     def shuffled(self, seed: int, start: int, share: Share | None = None) -> tf.data.Dataset:
         permuted = self._permutation(seed)
-        if share is None or share.hosts == 1:
-            indices = tf.data.Dataset.range(start, FOREVER).batch(PERMUTED).map(permuted)
-        else:
-            numbers = tf.data.Dataset.range(FOREVER).batch(PERMUTED)
-            indices = numbers.map(lambda n: permuted(start + share.positions(n)))
-        return self._loaded(indices.unbatch())
+        positions = share.positions if share else tf.identity
+        numbers = tf.data.Dataset.range(FOREVER).batch(PERMUTED)
+        return self._loaded(numbers.map(lambda n: permuted(start + positions(n))).unbatch())
 
     def epoch(self, seed: int, epoch: int) -> tf.data.Dataset:
         begin, end = epoch * self.count, (epoch + 1) * self.count
