@@ -135,6 +135,11 @@ class Settings:
     confirm: bool = flag(
         False, "with --benchmark: try its best remedies, prediction beside what came", free=True
     )
+    scale: str = flag(
+        "",
+        "with --benchmark: only what 1,2,4 (say) replicas give, --batch_size being of each",
+        free=True,
+    )
     find_batch_size: bool = flag(False, "measure batch after batch, recommend one", free=True)
 
     def __post_init__(self) -> None:
@@ -142,6 +147,8 @@ class Settings:
         given = [n for n in ("benchmark", "find_batch_size", "profile") if getattr(self, n)]
         if len(given) > 1:
             raise UserError(f"--{given[0]} and --{given[1]} do not go together: run one at a time")
+        if self.scale and (self.confirm or not self.benchmark):
+            raise UserError("--scale is a measurement of its own: give --benchmark --scale=1,2")
         if self.confirm and not self.benchmark:
             raise UserError("--confirm tries what --benchmark predicts: add --benchmark")
 

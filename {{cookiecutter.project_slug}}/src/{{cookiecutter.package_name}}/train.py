@@ -21,6 +21,10 @@ def main(argv: list[str] | None = None) -> int:
 
         # TensorFlow starts in each trial's process, and not in this one, which would hold a GPU.
         return run_command("train", lambda: find_batch_size(settings))
+    if settings.scale:
+        from .experiments.scaling import scale
+
+        return run_command("train", lambda: scale(settings))
     start_tensorflow()
 
     def body() -> int:

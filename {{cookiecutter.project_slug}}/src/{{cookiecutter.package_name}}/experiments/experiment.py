@@ -21,7 +21,7 @@ from .lanes import Lanes, LaneTrainer, Side, lanes
 
 RUN_SECONDS = 20.0  # of one training, at most, where no number of examples is given
 # Flags that say what the command does or where it writes: no part of what is compared.
-NO_TRAINING = ("run_dir", "benchmark", "confirm", "find_batch_size", "profile")
+NO_TRAINING = ("run_dir", "benchmark", "confirm", "scale", "find_batch_size", "profile")
 REMEDIES = 2  # of a benchmark that are tried, beside their combination
 WORTH_TRYING = 1.05  # a smaller prediction is not worth the minutes
 

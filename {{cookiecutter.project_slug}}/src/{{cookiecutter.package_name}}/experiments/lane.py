@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -38,12 +38,15 @@ class LaneFailed(RunFailed):
 class Lane:
     """One process in one set of flags; closed, or its parent gone, it ends."""
 
-    def __init__(self, flags: Sequence[str], name: str) -> None:
+    def __init__(
+        self, flags: Sequence[str], name: str, environment: Mapping[str, str] | None = None
+    ) -> None:
         """Starts the process.
 
         Args:
           flags: of `train`.
           name: what messages call it.
+          environment: variables that differ from this process's.
         """
         self.flags, self.name = list(flags), name
         self._directory = tempfile.mkdtemp(prefix="lane-")
@@ -54,6 +57,7 @@ class Lane:
             self.process = subprocess.Popen(
                 [*command, str(child_end), self._directory, *flags],
                 bufsize=0,
+                env={**os.environ, **(environment or {})},
                 stdin=subprocess.PIPE,
                 stdout=self._log,
                 stderr=self._log,

@@ -125,6 +125,7 @@ class Training:
             "replicas": job.devices.replicas,
             "device": job.devices.kind,
             "devices": list(job.devices.names),
+            "gradient_bytes": _bytes(job.model.trainable_variables),
             "optimizer": type(inner).__name__,
             "metric": f"val_{task.METRIC}",
             "higher_is_better": task.HIGHER_IS_BETTER,
@@ -222,6 +223,13 @@ def _out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or any(
         sign in words for sign in ("out of memory", "oom when", "resource_exhausted", "bad_alloc")
     )
+
+
+def _bytes(variables: list[Any]) -> int:
+    """Of their gradients, which are of the variables' own dtype."""
+    import numpy as np
+
+    return sum(int(np.prod(v.shape)) * np.dtype(v.dtype).itemsize for v in variables)
 
 
 def _memory_peak(device: str) -> int:
