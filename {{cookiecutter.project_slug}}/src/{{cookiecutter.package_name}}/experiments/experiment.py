@@ -213,7 +213,7 @@ def training_settings(flags: Sequence[str], where: str) -> Settings:
       UserError: a flag that asks for something else than a training.
     """
     settings = parse(Settings, flags)
-    for name in ("benchmark", "confirm", "find_batch_size"):
+    for name in ("benchmark", "confirm", "scale", "find_batch_size"):
         if getattr(settings, name):
             raise UserError(f"{where}: --{name} is not for a training that is compared: leave it")
     return settings

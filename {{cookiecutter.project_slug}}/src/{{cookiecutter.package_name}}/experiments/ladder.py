@@ -7,7 +7,7 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from ..report.wording import times
 from ..runtime import usable_cpus
 from ..settings import CompareSettings, Settings
 from . import ledger
+from .bar_chart import Bar, chart
 from .comparison import FASTER, NO_DIFFERENCE, SLOWER, columns, in_turn, rate_estimate, spread
 from .experiment import (
     compare_sides,
@@ -27,7 +28,6 @@ from .experiment import (
     split_flags,
     training_settings,
 )
-from .ladder_chart import chart
 from .lanes import Lanes, LaneTrainer, Side, lanes
 
 LAST_SECONDS = 10.0  # of each training that compares the whole ladder with nothing
@@ -82,7 +82,7 @@ def ladder(settings: CompareSettings) -> int:
     document = {"schema": 1, "rungs": rows, "all": whole, "environment": _environment(facts)}
     text = json.dumps(document, indent=1)
     write_durably(out / "ladder.json", text + "\n")
-    write_durably(out / "ladder.svg", chart(rows))
+    write_durably(out / "ladder.svg", drawing(rows))
     ledger.append(out.parent / ledger.NAME, _row(document, common))
     print(text if settings.json else f"{screen(document)}\n{out / 'ladder.svg'}")
     return 0
@@ -233,6 +233,29 @@ def screen(document: Mapping[str, Any]) -> str:
     if document["all"]:
         lines += ["", f"All of them (B) against none (A): {document['all']['verdict']['sentence']}"]
     return "\n".join(lines)
+
+
+def drawing(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The ladder as an SVG: a bar a rung, with its own gain's interval.
+
+    A bar is the product of the gains up to there. Rates would not do: rungs are measured at
+    different times, and only the two of a pair see the machine alike.
+    """
+    note = "times as fast as plain, each practice added to those above it; the line is its own "
+    note += "gain's interval"
+    return chart("What each practice gives on this machine", note, [_bar(row) for row in rows])
+
+
+def _bar(row: Mapping[str, Any]) -> Bar:
+    if row["absent"]:
+        return Bar(row["name"], f"does not apply here: {row['absent']}")
+    reached = row["in_all"]
+    if "speedup" not in row:
+        return Bar(row["name"], times(reached), reached)
+    gain = row["speedup"]
+    low, high = (reached * gain[end] / gain["mean"] for end in ("low", "high"))
+    words = f"{times(reached)}, gave {spread(gain, times)}"
+    return Bar(row["name"], words, reached, low, high, worse=row["speed"] == SLOWER)
 
 
 def _environment(facts: Mapping[str, Any]) -> dict[str, Any]:

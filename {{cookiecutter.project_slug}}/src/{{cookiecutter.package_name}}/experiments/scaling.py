@@ -19,16 +19,16 @@ from ..errors import UserError
 from ..progress import Progress
 from ..settings import Settings
 from . import ledger
-from .comparison import columns, spread
 from .experiment import NO_TRAINING, output_directory
 from .lane import Lane
+from .scaling_report import drawing, screen
 
 ROUNDS = 5  # in which the counts take turns
 WINDOW_SECONDS = 1.0
 GOAL = 0.10  # of a step: the most that sharing it should take
 CLUSTERS = (8, 64, 512)  # GPUs of the model
 HOST_GPUS = 8
-# The model's links: NVLink within a host, 100 Gbit/s between hosts; a message's latency on each.
+# The model's links, in one direction: NVLink within a host, 100 Gbit/s between hosts.
 BYTES_PER_SECOND = {"within a host": 200e9, "between hosts": 12.5e9}
 LATENCY_S = {"within a host": 3e-6, "between hosts": 15e-6}
 
@@ -76,7 +76,7 @@ def scale(settings: Settings) -> int:
                 answer = lanes[count].rate(WINDOW_SECONDS)
                 measured[count].append(answer)
                 rate = answer["examples_per_second"]
-                progress.advance(1, f"{count} replicas: {rate:,.0f} examples/s")
+                progress.advance(1, f"replicas {count}: {rate:,.0f} examples/s")
     series = [
         Count(count, tuple(a["examples_per_second"] for a in answers), answers[-1])
         for count, answers in measured.items()
@@ -85,8 +85,8 @@ def scale(settings: Settings) -> int:
     out.mkdir(parents=True, exist_ok=True)
     write_durably(out / "scaling.json", json.dumps(document, indent=1) + "\n")
     ledger.append(out.parent / ledger.NAME, {"what": "scaling", "flags": flags, **document})
-    print(screen(document))
-    print(out / "scaling.json")
+    write_durably(out / "scaling.svg", drawing(document))
+    print(f"{screen(document)}\n{out / 'scaling.json'}\n{out / 'scaling.svg'}")
     return 0
 
 
@@ -136,8 +136,12 @@ def findings(series: Sequence[Count], each: int, shared: bool) -> dict[str, Any]
         "shared": shared,
         "gradient_bytes": one.facts["gradient_bytes"],
         "step_ms_of_one": 1000 * step_s,
+        "rounds": len(one.rates),
         "series": rows,
+        "goal": GOAL,
         "batch_per_replica_under_goal": enough(each, largest["lost"]),
+        "links": {"bytes_per_second": BYTES_PER_SECOND, "latency_s": LATENCY_S},
+        "gpus_of_a_host": HOST_GPUS,
         "model": [
             {"gpus": gpus, **predicted(gpus, one.facts["gradient_bytes"], step_s)}
             for gpus in CLUSTERS
@@ -212,66 +216,6 @@ def predicted(gpus: int, gradient_bytes: int, step_s: float) -> dict[str, float]
 def _ring(members: int, size: int, link: str) -> float:
     share = 2 * (members - 1) / members * size / BYTES_PER_SECOND[link]
     return share + 2 * (members - 1) * LATENCY_S[link]
-
-
-def screen(document: Mapping[str, Any]) -> str:
-    """The series, what was lost, and the model."""
-    most = max(row["examples_per_second"]["mean"] for row in document["series"])
-    table = [("replicas", "batch", "examples/s", "of each", "efficiency", "")]
-    for row in document["series"]:
-        efficiency = "" if row["replicas"] == 1 else f"none: {row['refused']}"
-        if row["efficiency"]:
-            efficiency = spread(row["efficiency"], _percent)
-        rate = row["examples_per_second"]
-        bar = "#" * max(1, round(24 * rate["mean"] / most))
-        cells = (str(row["replicas"]), str(row["batch_size"]), spread(rate))
-        table.append((*cells, f"{row['per_replica']['mean']:,.0f}", efficiency, bar))
-    xla = "on" if document["xla"] else "off"
-    links = ", ".join(f"{rate / 1e9:g} GB/s {link}" for link, rate in BYTES_PER_SECOND.items())
-    model = [("GPUs", "ring", "", "hierarchical", "")]
-    for row in document["model"]:
-        figures = []
-        for kind in ("ring", "hierarchical"):
-            figures += [f"{row[f'{kind}_ms']:.2f} ms", _percent(row[f"efficiency_{kind}"])]
-        model.append((str(row["gpus"]), *figures))
-    return "\n".join(
-        [
-            *columns(table),
-            "",
-            f"alike      {document['batch_per_replica']} examples a replica, "
-            f"{document['precision']}, XLA {xla}, the counts in turn, {ROUNDS} times",
-            *_sharing(document),
-            "",
-            f"A model, not a measurement: {document['gradient_bytes'] / 1e6:,.2f} MB of gradients, "
-            f"a step of {document['step_ms_of_one']:.2f} ms as here,",
-            f"{links}, {HOST_GPUS} GPUs a host, nothing hidden behind computing:",
-            *columns(model),
-        ]
-    )
-
-
-def _sharing(document: Mapping[str, Any]) -> list[str]:
-    last = document["series"][-1]
-    if last["lost"] is None:
-        return []
-    what = "communication, and what replicas share: input and host"
-    lines = [
-        f"sharing    {spread(last['lost'], _percent)} of a step over {last['replicas']} replicas: "
-        f"{what}"
-    ]
-    wanted = document["batch_per_replica_under_goal"]
-    if wanted and last["lost"]["mean"] > GOAL:
-        lines.append(
-            f"           under {GOAL:.0%} from about {wanted:,} examples a replica, if that "
-            "cost stays and computing grows"
-        )
-    if document["shared"]:
-        lines.append("           the replicas share the CPUs: the ideal is the rate of one")
-    return lines
-
-
-def _percent(part: float) -> str:
-    return f"{100 * part:.0f} %"
 
 
 def _devices(count: int, on_cpu: bool) -> list[str]:
