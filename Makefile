@@ -12,10 +12,10 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint bench-input bench-staging bench-loop lock clean
+.PHONY: help demo test test-all lint bench-input bench-staging bench-loop bench-checkpoint lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .venv/installed: requirements/dev.txt
 	$(PYTHON) -m venv --clear .venv
@@ -71,6 +71,11 @@ bench-staging: $(BENCH)/.venv-staging/installed ## Measure staging beside its pe
 bench-loop: ## Measure the training loop beside Keras fit (8 minutes)
 	test -x $(DEMO)/.venv/bin/python || $(MAKE) demo
 	$(DEMO)/.venv/bin/python benchmarks/loop.py $(ARGS)
+
+bench-checkpoint: ## Measure saving a gigabyte beside writing as much (1 minute)
+	test -x $(DEMO)/.venv/bin/python || $(MAKE) demo
+	mkdir -p $(BENCH)
+	$(DEMO)/.venv/bin/python benchmarks/checkpoint.py --where=$(BENCH) $(ARGS)
 
 # Pins already in the files are kept; make lock ARGS=--upgrade takes the newest versions.
 lock: .venv/installed ## Lock this project's and the generated project's dependencies (needs uv)

@@ -1,13 +1,18 @@
 """Checkpoints: whole or not at all, checked before they are trusted, the best one kept."""
 
+import errno
 import json
 import resource
+import threading
+import time
 
 import pytest
 import tensorflow as tf
 
 from {{cookiecutter.package_name}}.checkpoints import Checkpoints
-from {{cookiecutter.package_name}}.durable import write_durably
+from {{cookiecutter.package_name}} import checkpoints as module
+from {{cookiecutter.package_name}} import durable
+from {{cookiecutter.package_name}}.durable import write_durably, writing_early
 from {{cookiecutter.package_name}}.errors import RunFailed
 
 
@@ -98,8 +103,6 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
 
 
 def test_files_are_synchronised_before_they_get_their_name(tmp_path, monkeypatch):
-    from {{cookiecutter.package_name}} import checkpoints as module
-
     events, real_rename = [], module.os.rename
     monkeypatch.setattr(module, "sync", lambda path: events.append(f"sync {path.name}"))
     monkeypatch.setattr(
@@ -111,6 +114,37 @@ def test_files_are_synchronised_before_they_get_their_name(tmp_path, monkeypatch
     assert any("tensors.index" in event for event in before)
     assert "sync state.json" in before
     assert events[-1] == "sync c"
+
+
+def test_the_disk_begins_while_a_file_still_grows(tmp_path, monkeypatch):
+    begun, grown = [], threading.Event()
+
+    def start(descriptor, offset, count):
+        begun.append((offset, count))
+        if len(begun) == 2:
+            grown.set()
+
+    monkeypatch.setattr(durable, "start_writing", start)
+    with writing_early(tmp_path), open(tmp_path / "file", "wb", buffering=0) as file:
+        file.write(bytes(5000))
+        assert grown.wait(10)
+    count = len(begun)
+    assert begun[0] == (0, 0)  # from the start to the end
+    assert begun[-1] == (5000, 0)  # nothing twice
+    time.sleep(5 * durable.LOOK_SECONDS)
+    assert len(begun) == count  # it ends with the block
+
+
+def test_a_file_that_cannot_be_synchronised_is_no_checkpoint(tmp_path, monkeypatch):
+    def fail(path):
+        if path.name.startswith("tensors.data"):
+            raise OSError(errno.EIO, "Input/output error")
+
+    checkpoints = Checkpoints(tmp_path / "c", {"value": tf.Variable(1)})
+    monkeypatch.setattr(module, "sync", fail)
+    with pytest.raises(RunFailed, match="cannot be saved .*Input/output error"):
+        checkpoints.save(1, {})
+    assert checkpoints.paths() == []
 
 
 def test_a_disk_that_fills_up_leaves_the_old_checkpoints(tmp_path, capsys):

@@ -11,13 +11,15 @@ import json
 import os
 import shutil
 import sys
+import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from .durable import PARTIAL, sync, write_durably
+from .durable import PARTIAL, sync, write_durably, writing_early
 from .errors import RunFailed
 
 STATE = "state.json"
@@ -46,6 +48,7 @@ class Checkpoints:
           chief: False on all but one of several hosts: nothing is written or read then.
         """
         self._directory, self._keep, self._chief = directory, keep, chief
+        self._deleting: list[threading.Thread] = []
         self._checkpoint = tf.train.Checkpoint(**tracked)
         directory.mkdir(parents=True, exist_ok=True)
         for litter in directory.glob(f"{PARTIAL}*"):
@@ -69,6 +72,8 @@ class Checkpoints:
         target = self._directory / f"ckpt-{step:08d}"
         if not self._chief:
             return target
+        while self._deleting:
+            self._deleting.pop().join()  # its room may be needed
         if not target.exists() or damage(target):
             partial = self._directory / f"{PARTIAL}{os.getpid()}-{step}"
             try:
@@ -92,11 +97,17 @@ class Checkpoints:
 
     def _write(self, partial: Path, step: int, state: dict[str, Any]) -> None:
         partial.mkdir()
-        self._checkpoint.write(str(partial / "tensors"))
-        files = {file.name: _fingerprint(file) for file in sorted(partial.iterdir())}
+        with writing_early(partial):
+            self._checkpoint.write(str(partial / "tensors"))
+        tensors = sorted(partial.iterdir())
+        with ThreadPoolExecutor(1) as beside:
+            synced = [beside.submit(sync, file) for file in tensors]
+            files = {file.name: _fingerprint(file) for file in tensors}
+            for file in synced:
+                file.result()
         document = {"step": step, "state": state, "files": files}
         (partial / STATE).write_text(json.dumps(document, indent=1), encoding="utf-8")
-        for path in [*partial.iterdir(), partial]:
+        for path in (partial / STATE, partial):
             sync(path)
 
     def restore(self) -> Restored | None:
@@ -137,7 +148,15 @@ class Checkpoints:
         kept = best.read_text(encoding="utf-8") if best.exists() else ""
         for path in self.paths()[: -self._keep]:
             if path.name != kept:
-                shutil.rmtree(path, ignore_errors=True)
+                self._delete(path)
+
+    def _delete(self, path: Path) -> None:
+        """Beside the training: a gigabyte takes the disk half a second."""
+        litter = path.with_name(f"{PARTIAL}{path.name}")
+        os.rename(path, litter)
+        thread = threading.Thread(target=shutil.rmtree, args=(litter, True), name="deleting")
+        thread.start()
+        self._deleting.append(thread)
 
 
 def _first_line(error: Exception) -> str:

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..durable import write_durably
-from .disk import sync_file_system
+from ..durable import sync_file_system, write_durably
 
 SCHEMA = 1
 BOOT = Path("/proc/sys/kernel/random/boot_id")
