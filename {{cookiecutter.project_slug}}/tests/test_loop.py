@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import losses, rows
+from test_training import start
 
 from {{cookiecutter.package_name}} import job as jobs
 from {{cookiecutter.package_name}} import loop as loops
@@ -53,6 +54,17 @@ def test_fifty_losses_agree_with_one_device(reference, train, flags):
     assert len(got) == 50
     np.testing.assert_allclose(got, reference, atol=1e-5)
     assert got[-1] < got[0]
+
+
+@pytest.mark.parametrize(
+    "flags", [{"accumulate": 2}, pytest.param({"jit": "on"}, marks=pytest.mark.slow)], ids=str
+)
+def test_fifty_losses_agree_on_four_replicas(reference, tmp_path, flags):
+    flags = {"steps": 50, "data": "digits", "strategy": "mirrored", "logical_devices": 4, **flags}
+    process = start(tmp_path / "run", **flags)
+    out, _ = process.communicate()
+    assert process.returncode == 0, out
+    np.testing.assert_allclose(losses(tmp_path / "run"), reference, atol=1e-5)
 
 
 def test_many_steps_are_one_call_and_one_trace(train, monkeypatch):
