@@ -2,17 +2,18 @@
 
 import errno
 import json
+import os
 import resource
 import threading
-import time
+import zlib
 
 import pytest
 import tensorflow as tf
 
-from {{cookiecutter.package_name}}.checkpoints import Checkpoints
 from {{cookiecutter.package_name}} import checkpoints as module
 from {{cookiecutter.package_name}} import durable
-from {{cookiecutter.package_name}}.durable import write_durably, writing_early
+from {{cookiecutter.package_name}}.checkpoints import Checkpoints
+from {{cookiecutter.package_name}}.durable import Following, fingerprint, write_durably
 from {{cookiecutter.package_name}}.errors import RunFailed
 
 
@@ -116,23 +117,40 @@ def test_files_are_synchronised_before_they_get_their_name(tmp_path, monkeypatch
     assert events[-1] == "sync c"
 
 
-def test_the_disk_begins_while_a_file_still_grows(tmp_path, monkeypatch):
-    begun, grown = [], threading.Event()
+def test_a_growing_file_is_synchronised_and_hashed_before_it_is_whole(tmp_path, monkeypatch):
+    synced, begun = threading.Semaphore(0), []
+    real_sync, real_checksum = durable.sync, durable._checksum
+    monkeypatch.setattr(durable, "sync", lambda path: (real_sync(path), synced.release()))
+    monkeypatch.setattr(
+        durable,
+        "_checksum",
+        lambda path, start: (begun.append(start), real_checksum(path, start))[1],
+    )
+    with Following(tmp_path) as following, open(tmp_path / "file", "wb", buffering=0) as file:
+        for _ in range(3):
+            file.write(os.urandom(5000))
+            assert synced.acquire(timeout=10) and synced.acquire(timeout=10)
+        os.rename(tmp_path / "file", tmp_path / "renamed")
+    assert (0, 0) in begun and any(count == 5000 for count, _ in begun)  # nothing twice
+    expected = [15000, zlib.crc32((tmp_path / "renamed").read_bytes())]
+    begun.clear()
+    assert (
+        following.fingerprint(tmp_path / "renamed") == expected == fingerprint(tmp_path / "renamed")
+    )
+    assert begun[0][0] == 15000
 
-    def start(descriptor, offset, count):
-        begun.append((offset, count))
-        if len(begun) == 2:
-            grown.set()
 
-    monkeypatch.setattr(durable, "start_writing", start)
-    with writing_early(tmp_path), open(tmp_path / "file", "wb", buffering=0) as file:
-        file.write(bytes(5000))
-        assert grown.wait(10)
-    count = len(begun)
-    assert begun[0] == (0, 0)  # from the start to the end
-    assert begun[-1] == (5000, 0)  # nothing twice
-    time.sleep(5 * durable.LOOK_SECONDS)
-    assert len(begun) == count  # it ends with the block
+def test_what_the_disk_says_of_a_growing_file_is_not_lost(tmp_path, monkeypatch):
+    said = threading.Event()
+
+    def fail(path):
+        said.set()
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(durable, "sync", fail)
+    with pytest.raises(OSError, match="Input/output"), Following(tmp_path):
+        (tmp_path / "file").write_bytes(b"1")
+        assert said.wait(10)
 
 
 def test_a_file_that_cannot_be_synchronised_is_no_checkpoint(tmp_path, monkeypatch):
@@ -142,7 +160,7 @@ def test_a_file_that_cannot_be_synchronised_is_no_checkpoint(tmp_path, monkeypat
 
     checkpoints = Checkpoints(tmp_path / "c", {"value": tf.Variable(1)})
     monkeypatch.setattr(module, "sync", fail)
-    with pytest.raises(RunFailed, match="cannot be saved .*Input/output error"):
+    with pytest.raises(RunFailed, match=r"cannot be saved .*Input/output error"):
         checkpoints.save(1, {})
     assert checkpoints.paths() == []
 

@@ -43,7 +43,9 @@ def interrupted(run_dir, end, times, rng, flags):
         if rng.random() < 0.3:
             time.sleep(SECONDS_TO_TRAINING * rng.random())
         else:
-            wait_for(lambda before=before: newest_checkpoint(run_dir) not in (None, before), process)
+            wait_for(
+                lambda before=before: newest_checkpoint(run_dir) not in (None, before), process
+            )
             time.sleep(0.3 * rng.random())
         end(process, rng)
 

@@ -12,7 +12,7 @@ import pytest
 import staged
 from staged import LARGE, contents
 
-from {{cookiecutter.package_name}} import durable, progress
+from {{cookiecutter.package_name}} import progress
 from {{cookiecutter.package_name}}.staging import copying, disk, retrying
 from {{cookiecutter.package_name}}.staging.local_source import LocalSource
 from {{cookiecutter.package_name}}.staging.source import Refused, Transient
@@ -45,7 +45,7 @@ def test_a_file_that_is_written_in_several_steps_is_copied_exactly(stage, tmp_pa
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "one").write_bytes(os.urandom(2 * disk.STEP + 12345))
     started = []
-    start = durable.start_writing
+    start = disk.start_writing
     monkeypatch.setattr(copying, "start_writing", lambda *a: (started.append(a[1:]), start(*a)))
     assert contents(stage(tmp_path / "s").path) == contents(tmp_path / "s")
     assert started == [(0, disk.STEP), (disk.STEP, disk.STEP)]

@@ -1,17 +1,14 @@
-"""Files written so that neither a kill nor a power cut leaves half of one."""
+"""Small files written so that neither a kill nor a power cut leaves half of one."""
 
-import contextlib
-import ctypes
-import functools
 import os
 import threading
-from collections.abc import Callable, Iterator
+import zlib
 from pathlib import Path
-from typing import Any
+from types import TracebackType
 
 PARTIAL = ".partial-"  # what a name begins with until its file or directory is whole
 LOOK_SECONDS = 0.02  # between looks at what has been written
-_WRITE = 2  # SYNC_FILE_RANGE_WRITE of linux/fs.h: start, do not wait
+BLOCK = 1 << 22  # bytes that are hashed at a time
 
 
 def write_durably(path: Path, text: str) -> None:
@@ -25,72 +22,74 @@ def write_durably(path: Path, text: str) -> None:
 
 def sync(path: Path) -> None:
     """Waits until a file or directory is on the disk."""
-    with _opened(path) as descriptor:
-        os.fsync(descriptor)
-
-
-def sync_file_system(directory: Path) -> None:
-    """Waits until everything on the directory's file system is on the disk.
-
-    One syncfs instead of an fsync for each file; sync where there is no syncfs (macOS).
-
-    Raises:
-      OSError: something could not be written.
-    """
-    with _opened(directory) as descriptor:
-        if (call := _call("syncfs")) is None:
-            os.sync()
-        elif call(descriptor) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), str(directory))
-
-
-def start_writing(descriptor: int, offset: int, count: int) -> None:
-    """Has the disk write these bytes of a file now, beside what adds to it, not all at the end.
-
-    Of 512 MiB copied and synced here it took 0.17 s instead of 0.29 s. A count of 0 means all.
-    """
-    if (call := _call("sync_file_range")) is not None:
-        call(descriptor, ctypes.c_int64(offset), ctypes.c_int64(count), _WRITE)
-
-
-@contextlib.contextmanager
-def writing_early(directory: Path) -> Iterator[None]:
-    """Has the disk write files below a directory while the block still adds to them.
-
-    Who writes them need not know. A checkpoint of 1 GB took 1.5 s instead of 2.5 s so.
-    """
-    done = threading.Event()
-    begun: dict[Path, int] = {}
-
-    def look() -> None:
-        while not done.wait(LOOK_SECONDS):
-            # What is there may be renamed or deleted meanwhile, as temporary files are.
-            with contextlib.suppress(OSError):
-                for path in directory.rglob("*"):
-                    with _opened(path) as descriptor:
-                        start_writing(descriptor, begun.get(path, 0), 0)
-                        begun[path] = os.fstat(descriptor).st_size
-
-    thread = threading.Thread(target=look, name="writing early", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        yield descriptor
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-@functools.cache
-def _call(name: str) -> Callable[..., int] | None:
-    library: Any = ctypes.CDLL(None, use_errno=True)
-    return getattr(library, name, None)
+class Following:
+    """Follows the files below a directory while the block adds to them, and only adds.
+
+    They are synchronised and their CRC-32 is taken meanwhile, so that little is left to do at the
+    end. Who writes them need not know, and may rename them. Of 1 GB that TensorFlow writes it made
+    1.5 s of 2.2 s; starting the disk without waiting for it (sync_file_range) made 2.0 s.
+
+    Raises:
+      OSError: at the end, what a disk that cannot write said.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._done = threading.Event()
+        self._error: OSError | None = None
+        self._begun: dict[int, tuple[int, int]] = {}  # by inode: bytes and their CRC-32
+        self._thread = threading.Thread(target=self._follow, name="following", daemon=True)
+
+    def __enter__(self) -> "Following":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+        if error is None and self._error is not None:
+            raise self._error
+
+    def fingerprint(self, path: Path) -> list[int]:
+        """[bytes, CRC-32] of a file that nothing is added to any more."""
+        return list(_checksum(path, self._begun.get(path.stat().st_ino, (0, 0))))
+
+    def _follow(self) -> None:
+        while not self._done.wait(LOOK_SECONDS):
+            try:
+                for path in filter(Path.is_file, self._directory.rglob("*")):
+                    inode = path.stat().st_ino
+                    sync(path)
+                    self._begun[inode] = _checksum(path, self._begun.get(inode, (0, 0)))
+            except FileNotFoundError:
+                pass  # renamed or deleted meanwhile, as temporary files are
+            except OSError as error:
+                self._error = error  # a disk that could not write says so only once
+                return
+
+
+def fingerprint(path: Path) -> list[int]:
+    """[bytes, CRC-32]: zlib's runs at 4 GB/s here, faster than any disk the file lies on."""
+    return list(_checksum(path, (0, 0)))
+
+
+def _checksum(path: Path, begun: tuple[int, int]) -> tuple[int, int]:
+    """Bytes and CRC-32 of a whole file, of whose beginning both are known."""
+    count, value = begun
+    with path.open("rb") as file:
+        file.seek(count)
+        while block := file.read(BLOCK):
+            count, value = count + len(block), zlib.crc32(block, value)
+    return count, value

@@ -6,9 +6,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..durable import start_writing
 from .checksums import running
-from .disk import FULL, STEP, writing
+from .disk import FULL, STEP, start_writing, writing
 from .retrying import patiently
 from .source import Entry, Refused, Transient
 from .store import Row, Store

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..durable import sync_file_system, write_durably
+from ..durable import write_durably
+from .disk import sync_file_system
 
 SCHEMA = 1
 BOOT = Path("/proc/sys/kernel/random/boot_id")
