@@ -115,14 +115,16 @@ class Job:
     def describe(self) -> str:
         """What will run, in a few lines: nothing that was chosen automatically stays unsaid."""
         s, train, held = self.settings, self.splits.train.count, self.splits.validation.count
+        classes = self.splits.classes
         policy, reason = choose_precision(s.precision, self.devices)
         lines = [
             f"devices    {self.devices}",
             f"precision  {policy}: {reason}; XLA {'on' if self.jit else 'off'}",
-            f"data       {s.data}: {train:,} to train, {held:,} to validate, "
-            f"{len(self.splits.classes)} classes; augmentation: {s.augment}",
-            f"model      {s.model}, {self.model.count_params():,} weights, "
-            f"{s.image_size}x{s.image_size} pixels",
+            f"data       {self.splits.name or s.data}: {train:,} to train, {held:,} to validate"
+            + (f", {len(classes)} classes" if classes else "")
+            + f"; augmentation: {s.augment}",
+            f"model      {s.model}, {self.model.count_params():,} weights"
+            + (f", {s.image_size}x{s.image_size} pixels" if s.image_size else ""),
             f"steps      {self.steps:,} of {s.batch_size} examples, {self._epochs():.3g} epochs",
         ]
         warning = batch_warning(s.batch_size, self.devices)

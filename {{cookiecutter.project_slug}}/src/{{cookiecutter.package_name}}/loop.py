@@ -222,7 +222,8 @@ class Loop:
     def _accumulated(self, inputs: Any, targets: Any) -> tuple[Any, list[Any]]:
         def parts(values: Any) -> Any:
             size = values.shape[0] // self._accumulate
-            return tf.reshape(values, [self._accumulate, size, *values.shape[1:]])
+            shape = tf.concat([[self._accumulate, size], tf.shape(values)[1:]], 0)
+            return tf.reshape(values, shape)
 
         inputs, targets = tf.nest.map_structure(parts, (inputs, targets))
         loss = tf.constant(0.0)

@@ -69,6 +69,28 @@ BACKBONES: dict[str, Backbone] = {
 }
 
 
+@contextlib.contextmanager
+def building(precision: str, seed: int) -> Iterator[None]:
+    """Where a model is built: layers compute in this precision, weights come from this seed.
+
+    The policy holds for what is built in the block alone: nothing global is left changed.
+
+    Args:
+      precision: float32, mixed_float16 or mixed_bfloat16. The last layer should be of dtype float32
+        all the same: a half-precision softmax loses the small probabilities.
+      seed: of the initial weights.
+    """
+    # Keras draws the seeds of initializers from it. TensorFlow's global seed stays untouched: with
+    # one set, tf.data mixes it into every shuffle, and refuses a seed that is a tensor.
+    random.seed(seed)
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(precision)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
 def build_model(
     name: str,
     outputs: int,
@@ -79,8 +101,7 @@ def build_model(
 ) -> keras.Model:
     """Builds a classifier or regressor of images.
 
-    The policy holds for this model alone: nothing global is left changed. The head computes in
-    float32 under every policy, since a half-precision softmax loses the small probabilities.
+    The head computes in float32 under every precision.
 
     Args:
       name: a key of `BACKBONES`.
@@ -100,10 +121,7 @@ def build_model(
     if name not in BACKBONES:
         raise UserError(f"--model={name}: there is no such backbone: {', '.join(BACKBONES)}")
     backbone = BACKBONES[name]
-    # Keras draws the seeds of initializers from it. TensorFlow's global seed stays untouched: with
-    # one set, tf.data mixes it into every shuffle, and refuses a seed that is a tensor.
-    random.seed(seed)
-    with _policy(precision):
+    with building(precision, seed):
         inputs = x = layers.Input((image_size, image_size, 3), name="image")
         if backbone.reversed_channels:
             x = x[..., ::-1]
@@ -153,14 +171,3 @@ def build_optimizer(
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
     optimizer.build(model.trainable_variables)
     return optimizer
-
-
-@contextlib.contextmanager
-def _policy(name: str) -> Iterator[None]:
-    """Makes a policy the default while a model is built; keras.applications take no dtype."""
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(name)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)

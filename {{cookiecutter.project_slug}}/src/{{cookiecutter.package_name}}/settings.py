@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 from .command_line import argument, flag
 from .errors import UserError
@@ -141,6 +142,12 @@ class Settings:
         free=True,
     )
     find_batch_size: bool = flag(False, "measure batch after batch, recommend one", free=True)
+
+    def filled(self, **values: Any) -> "Settings":
+        """Replaces those of these settings that nobody gave: 0, "" or auto."""
+        given = {name: getattr(self, name) for name in values}
+        blank = [name for name, value in given.items() if value in (0, "", "auto")]
+        return dataclasses.replace(self, **{name: values[name] for name in blank})
 
     def __post_init__(self) -> None:
         """Raises `UserError` if flags are given that do not go together."""

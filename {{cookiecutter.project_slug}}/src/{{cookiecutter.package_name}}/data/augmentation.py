@@ -19,7 +19,7 @@ LUMA = (0.299, 0.587, 0.114)  # of red, green, blue in grey: ITU-R BT.601, as to
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-    """The distribution random crops and flips are drawn from.
+    """The distribution random crops and flips are drawn from, and what evaluation sees.
 
     The defaults are those of C. Szegedy et al., "Going Deeper with Convolutions", 2014, section 6.
     """
@@ -27,6 +27,8 @@ class Augmentation:
     area: tuple[float, float] = (0.08, 1.0)  # of the image's area, uniform
     aspect_ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width / height, log-uniform
     flip: bool = True  # left to right, one time in two
+    stored: int = 256  # least side of the squares that the device crops, in pixels
+    centre: float = 7 / 8  # part of the shorter side that evaluation keeps: 224 of 256
 
 
 def uniform(seed: int, index: tf.Tensor, draws: int, stream: int = 0) -> tf.Tensor:

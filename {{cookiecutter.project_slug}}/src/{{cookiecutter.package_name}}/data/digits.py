@@ -10,36 +10,22 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from .indexed import Indexed
-from .sources import Record, Splits
+from .arrays import open_arrays
+from .sources import Splits
 
 SIDE = 8  # pixels
-VALIDATION_EVERY = 5  # every fifth digit validates: each writer's digits are in both splits
+
+
+def load_digits() -> tuple[np.ndarray, np.ndarray]:
+    """Images, uint8 [1797, 8, 8], and labels, int64 [1797]."""
+    with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as arrays:
+        return arrays["images"], arrays["labels"].astype(np.int64)
 
 
 def open_digits() -> Splits:
-    """The embedded digits: 1,438 to train, 359 to validate, always the same ones."""
-    with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as arrays:
-        images, labels = arrays["images"], arrays["labels"].astype(np.int64)
-    held = np.arange(len(images)) % VALIDATION_EVERY == VALIDATION_EVERY - 1
-    return Splits(
-        train=_source(images[~held], labels[~held]),
-        validation=_source(images[held], labels[held]),
-        classes=tuple(str(digit) for digit in range(10)),
-    )
-
-
-def _source(images: np.ndarray, labels: np.ndarray) -> Indexed:
+    """1,438 to train, 359 to validate, always the same ones; each writer's are in both splits."""
+    images, labels = load_digits()
     # As PNG, so that digits take the same road as any photo.
     encoded = tf.stack([tf.io.encode_png(image[..., np.newaxis]) for image in images])
-    numbers = tf.constant(labels)
-
-    def read(indices: tf.Tensor) -> Record:
-        return {
-            "image": tf.gather(encoded, indices),
-            "label": tf.gather(numbers, indices),
-            "source_file": tf.fill(tf.shape(indices), "digits"),
-            "source_index": indices,
-        }
-
-    return Indexed(len(labels), read)
+    columns = {"image": encoded, "label": labels}
+    return open_arrays("digits", columns, [str(digit) for digit in range(10)])

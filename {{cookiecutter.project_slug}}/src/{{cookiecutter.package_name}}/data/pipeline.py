@@ -104,7 +104,7 @@ def decoded_in_order(source: Source, decode: Decode) -> tf.data.Dataset:
 
     def count(*element: Any) -> tuple[tf.Tensor, Any]:
         records = _verified(source.read(*element), tf.constant(True))
-        number = tf.shape(records["label"])[0]
+        number = tf.shape(tf.nest.flatten(records)[0])[0]
         # What is decoded is given too: unused, it would not be decoded.
         return number, decode(records, tf.range(tf.cast(number, tf.int64)))
 
@@ -189,7 +189,7 @@ def _batches(
         .map(decode_at, num_parallel_calls=threads or usable_cpus() + 1, deterministic=in_order)
     )
     if part < share.size:
-        parts = parts.batch(share.size // part, drop_remainder=True).map(_join)
+        parts = _gathered(parts, share.size // part).map(_join)
     return parts.prefetch(AHEAD).with_options(_options(source, threads))
 
 
@@ -199,9 +199,22 @@ def _part(batch_size: int) -> int:
     return largest if largest >= PART // 8 else batch_size
 
 
+def _gathered(parts: tf.data.Dataset, count: int) -> tf.data.Dataset:
+    """So many parts at a time; those of sequences are padded to the longest."""
+    specs = tf.nest.flatten(parts.element_spec)
+    if all(spec.shape.is_fully_defined() for spec in specs):
+        return parts.batch(count, drop_remainder=True)
+    return parts.padded_batch(count, drop_remainder=True)
+
+
 def _join(*parts: Any) -> Any:
     """[parts, part, ...] -> [parts * part, ...]."""
-    return tf.nest.map_structure(lambda t: tf.reshape(t, [-1, *t.shape[2:]]), parts)
+
+    def join(tensor: tf.Tensor) -> tf.Tensor:
+        count = tensor.shape[0] * tensor.shape[1]
+        return tf.reshape(tensor, tf.concat([[count], tf.shape(tensor)[2:]], 0))
+
+    return tf.nest.map_structure(join, parts)
 
 
 def _verified(records: Record, wanted: tf.Tensor) -> Record:

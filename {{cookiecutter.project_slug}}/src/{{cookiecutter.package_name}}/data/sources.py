@@ -6,6 +6,7 @@ the batch.
 
 | key | tensor | |
 |---|---|---|
+| any | any [batch, ...] | a column of `arrays.py`; of images: |
 | `image` | string [batch] | encoded; or, instead, |
 | `pixels` | uint8 [batch, side, side, 3] | squares, stored as they are |
 | `label` | int64 [batch] | |
@@ -119,11 +120,12 @@ class Source(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Splits:
-    """A data set: its two splits and the names of its classes, by label."""
+    """A data set: its two splits and the names of its classes by label, none if it has none."""
 
     train: Source
     validation: Source
     classes: tuple[str, ...]
+    name: str = ""  # where it is another than --data
 
 
 def as_tuple(elements: Any) -> tuple[Any, ...]:
@@ -135,6 +137,15 @@ def first_records(source: Source, count: int) -> Source:
     """The first `count` to 2 * `count` records of a source, or all of a smaller one."""
     hosts = max(1, source.count // count)
     return source.share(0, hosts)
+
+
+def checked_labels(records: Record, classes: int) -> tf.Tensor:
+    """The labels, int64 [batch]; fails where one is none of the classes 0 to `classes` - 1."""
+    labels = records["label"]  # out of range it would be no class at all, and cost nothing to miss
+    in_range = tf.reduce_all((labels >= 0) & (labels < classes))
+    message = ["label", labels, "is none of the classes 0 to", classes - 1]
+    with tf.control_dependencies([tf.debugging.Assert(in_range, message)]):
+        return tf.identity(labels)
 
 
 def names_of(records: Record) -> list[str]:
