@@ -221,7 +221,7 @@ class Loop:
 
     def _accumulated(self, inputs: Any, targets: Any) -> tuple[Any, list[Any]]:
         def parts(values: Any) -> Any:
-            size = values.shape[0] // self._accumulate
+            size = (values.shape[0] or tf.shape(values)[0]) // self._accumulate
             shape = tf.concat([[self._accumulate, size], tf.shape(values)[1:]], 0)
             return tf.reshape(values, shape)
 
@@ -239,13 +239,17 @@ class Loop:
         return loss, gradients
 
     def _agree(self, gradients: list[Any]) -> list[Any]:
-        """Makes an overflow on one replica an overflow on all, under loss scaling.
+        """Makes gradients such as replicas can add up, and one's overflow everyone's.
 
         Keras asks each replica, or the first alone, whether its own gradients are finite: replicas
         that disagree would hang, or add one's infinities to everyone's weights.
         """
-        scaled = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
-        if not scaled or self.strategy.num_replicas_in_sync == 1:
+        if self.strategy.num_replicas_in_sync == 1:
+            return gradients
+        # Replicas exchange the rows that an embedding used in one shape for all steps of a call,
+        # and sequences are of many.
+        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        if not isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
             return gradients
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in gradients])
         context = tf.distribute.get_replica_context()

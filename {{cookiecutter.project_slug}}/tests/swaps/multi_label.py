@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from .data import images, views
-from .data.augmentation import Augmentation
 from .data.arrays import open_arrays
+from .data.augmentation import Augmentation
 from .data.digits import load_digits
 from .data.sources import Record, Splits
 from .model import build_model

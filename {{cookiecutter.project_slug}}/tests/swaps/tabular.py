@@ -1,8 +1,8 @@
 """YOURS: what is learned. For a new problem edit this file, and no other.
 
-As it stands: is a character of Unicode a letter, a mark, a number,
-punctuation or a symbol, judged by its other properties? `training.py` calls the functions below in the
-order in which they stand here.
+As it stands: is a character of Unicode a letter, a mark, a number, punctuation or a symbol, judged
+by its other properties? `training.py` calls the functions below in the order in which they stand
+here.
 """
 
 import unicodedata

@@ -33,7 +33,7 @@ def fill_in(settings: Settings, on_gpu: bool) -> Settings:
 
 
 def open_splits(settings: Settings) -> Splits:
-    """The paragraphs of Keras's docstrings, as tokens 1 to WORDS - 1, and which part they are of."""
+    """The paragraphs of Keras's docstrings as tokens 1 to WORDS - 1, and the part they are of."""
     rows, labels = [], []
     for label, part in enumerate(PARTS):
         for path in sorted(Path(keras.__file__).parent.glob(f"src/{part}/**/*.py")):

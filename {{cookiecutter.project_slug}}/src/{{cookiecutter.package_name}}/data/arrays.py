@@ -57,9 +57,8 @@ def _rows(name: str, tensors: Mapping[str, Any], numbers: np.ndarray) -> Indexed
     own = {key: tf.gather(tensor, numbers) for key, tensor in tensors.items()}
 
     def read(indices: tf.Tensor) -> Record:
-        records = {key: _dense(tf.gather(column, indices)) for key, column in own.items()}
         return {
-            **records,
+            **{key: _gather(column, indices) for key, column in own.items()},
             "source_file": tf.fill(tf.shape(indices), name),
             "source_index": indices,
         }
@@ -71,5 +70,8 @@ def _tensor(column: Any) -> Any:
     return column if isinstance(column, tf.RaggedTensor) else tf.convert_to_tensor(column)
 
 
-def _dense(column: Any) -> tf.Tensor:
-    return column.to_tensor() if isinstance(column, tf.RaggedTensor) else column
+def _gather(column: Any, indices: tf.Tensor) -> tf.Tensor:
+    if isinstance(column, tf.RaggedTensor):
+        dense = tf.gather(column, indices).to_tensor()
+        return tf.ensure_shape(dense, [indices.shape[0], *dense.shape[1:]])
+    return tf.gather(column, indices)
